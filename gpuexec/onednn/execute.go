@@ -218,6 +218,9 @@ func (w *worker) run(k *kernel, args []Arg) error {
 	if k.plan.late {
 		sizes := make(map[Slot][]int64)
 		for _, a := range args {
+			if a.Slot == Bias && !gapless(&a.Memory.tensor) { // it is read as if it were
+				return fault.Invalidf("onednn: execute", "bias with the strides %v: want one without gaps", a.Memory.tensor.Strides)
+			}
 			sizes[a.Slot] = a.Memory.tensor.Dims
 		}
 		if !multiplies(sizes[Src], sizes[Weights], sizes[Bias], sizes[Dst]) {

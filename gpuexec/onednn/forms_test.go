@@ -547,3 +547,30 @@ func TestLateDepth(t *testing.T) {
 	r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{Bias, bias}, Arg{Dst, dst})
 	near(t, "product", Of[float32](dst), product(Of[float32](src), Of[float32](weights), 4, 8, 6), 1e-5)
 }
+
+// E3: a bias whose stride is known at execution only has no gaps then, as it would be read.
+func TestLateBias(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	s := matmul(4, 8, 6, Dense("f32", 8, 6))
+	s.Op.Tensors[2] = tensor{Type: "f32", Dims: []int64{1, 6}, Strides: []int64{6, atExecution}}
+	p := r.kernel(s)
+	src, weights, dst := r.filled(1, Dense("f32", 4, 8)), r.filled(2, Dense("f32", 8, 6)), r.memory(Dense("f32", 4, 6))
+	for _, gap := range []int64{1, 2} {
+		bias := r.filled(3, tensor{Type: "f32", Dims: []int64{1, 6}, Strides: []int64{6, gap}})
+		err := r.Execute(bg, p, Arg{Src, src}, Arg{Weights, weights}, Arg{Bias, bias}, Arg{Dst, dst})
+		if gap > 1 {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("a gap: %v, want ErrInvalid", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := product(Of[float32](src), Of[float32](weights), 4, 8, 6)
+		for i := range want {
+			want[i] += float64(Of[float32](bias)[i%6])
+		}
+		near(t, "product", Of[float32](dst), want, 1e-5)
+	}
+}

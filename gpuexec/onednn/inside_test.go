@@ -39,6 +39,7 @@ func TestOutsideOfMemory(t *testing.T) {
 		of("reorder", nil, none, Dense("f32", 4, 8), over([]int64{4, 8}, 0, 1)),
 		of("inner_product", nil, none, over([]int64{3, 1, 3, 1, 1}, 3, 9, 0, 9, 11), over([]int64{3, 1, 3, 1, 1}, 2, 18, 6, 2, 18), tensor{}, Dense("f32", 3, 3)),
 		of("inner_product", nil, none, Dense("f32", 3, 4), Dense("f32", 2, 4), wide(2, 2), Dense("f32", 3, 2)),
+		of("matmul", nil, none, Dense("f32", 4, 8), Dense("f32", 8, 3), wide(2, 1, 3), Dense("f32", 4, 3)),
 		of("matmul", nil, none, Dense("f32", 4, 8), Dense("f32", 8, 3), tensor{}, over([]int64{4, 3}, 0, 1)),
 	} {
 		r.refused(s, fault.ErrUnsupported)

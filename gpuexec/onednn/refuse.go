@@ -33,7 +33,7 @@ func (o *operation) inside() error {
 		switch {
 		case (written || weighted) && repeats(t):
 			return failure("describe", fault.ErrUnsupported, "%s: %v with the strides %v, whose numbers share places", o.kind, slot, t.Strides)
-		case weighted && (slot == Bias || slot == DiffBias) && len(t.Strides) > 0 && !gapless(t): // it is read as if it had none
+		case (weighted || o.kind == "matmul") && (slot == Bias || slot == DiffBias) && len(t.Strides) > 0 && !late(t) && !gapless(t): // it is read as if it had none
 			return failure("describe", fault.ErrUnsupported, "%s: %v with gaps", o.kind, slot)
 		case o.kind == "eltwise" && len(t.Dims) > 5 && (len(o.spec.Attr.PostOps) > 0 || concrete(t) && !gapless(t)):
 			return failure("describe", fault.ErrUnsupported, "eltwise: %v of %d dimensions, with gaps, blocks or post-operations: want at most 5", slot, len(t.Dims))
@@ -123,6 +123,8 @@ func (i *implementation) wrong() func(name string) bool {
 		return func(name string) bool { return turned && ref(name) || channels && strings.HasPrefix(name, "jit") }
 	case s.Kind == "concat" && slices.ContainsFunc(list, empty) && !empty(list[len(list)-1]): // it divides by the sizes of each source
 		return ref
+	case s.Kind == "matmul" && hasValues(s.Attr.PostOps) && !inRows(&list[3]): // they look for a value by the place of a number, as if it were in rows
+		return func(name string) bool { return !ref(name) }
 	case s.Kind == "matmul" && newer && scattered(&list[1]): // it takes rows of one product for those of the next
 		return func(name string) bool { return strings.HasPrefix(name, "brg_matmul") }
 	case s.Kind == "eltwise" && newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" }):
@@ -154,6 +156,19 @@ func channelsBeside(s *primitive.Spec) bool {
 		}
 		return true
 	})
+}
+
+// hasValues is whether a post-operation has more than one value.
+func hasValues(list []primitive.PostOp) bool {
+	return slices.ContainsFunc(list, func(p primitive.PostOp) bool {
+		return p.Mask != 0 || slices.ContainsFunc(p.Source.Dims, func(size int64) bool { return size != 1 })
+	})
+}
+
+// inRows is whether a tensor is in rows without gaps, or may be.
+func inRows(t *primitive.Tensor) bool {
+	rows := Dense(t.Type, t.Dims...)
+	return !concrete(t) || same(t, &rows)
 }
 
 // scattered is whether weights of one row each are many, and do not lie side by side.

@@ -50,6 +50,53 @@ func TestProductsOfOneRow(t *testing.T) {
 	}
 }
 
+// E3: a product into rows with gaps, or batches in another order, with a post-operation that has a
+// value for each row, column or product, is right in every implementation: those of all versions
+// took other values, and read behind the last.
+func TestValuesBehindAProductWithGaps(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const b, m, k = 3, 7, 3
+	x := Dense("f32", b, m, k)
+	src := r.filled(1, x)
+	for _, n := range []int64{1, 5, 17} {
+		weights := r.filled(2, Dense("f32", b, k, n))
+		var plain []float64
+		for i := range b {
+			part := k * int(n)
+			plain = append(plain, product(Of[float32](src)[i*m*k:], Of[float32](weights)[i*part:], m, k, int(n))...)
+		}
+		for _, strides := range [][]int64{{m * n, n, 1}, {m * (n + 3), n + 3, 1}, {m*n + 7, n, 1}, {n, b * n, 1}, {2 * m * n, 2 * n, 2}} {
+			y := tensor{Type: "f32", Dims: []int64{b, m, n}, Strides: strides}
+			dst := r.memory(y)
+			for _, sizes := range [][]int64{{1, 1, 1}, {1, 1, n}, {1, m, 1}, {1, m, n}, {b, 1, 1}, {b, 1, n}, {b, m, 1}, {b, m, n}} {
+				s := spec("matmul", "", "", nil, x, weights.Tensor(), tensor{}, y)
+				values := r.filled(3, Dense("f32", sizes...))
+				s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "mul", Source: values.Tensor()}}
+				want := slices.Clone(plain)
+				for i := range want {
+					of := int64(0)
+					for d, at := range []int64{int64(i) / n / m, int64(i) / n % m, int64(i) % n} {
+						of = of*sizes[d] + at%sizes[d]
+					}
+					want[i] *= float64(Of[float32](values)[of])
+				}
+				if r.each(s, func(name string, p *primitive.Primitive) {
+					clear(dst.Bytes())
+					r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{PostOpSource(0), values}, Arg{Dst, dst})
+					got := make([]float32, len(want))
+					for i := range got {
+						row := int64(i) / n
+						got[i] = Of[float32](dst)[row/m*strides[0]+row%m*strides[1]+int64(i)%n*strides[2]]
+					}
+					near(t, name, got, want, 1e-5)
+				}) == 0 {
+					t.Errorf("%v with values of %v: no implementation", strides, sizes)
+				}
+			}
+		}
+	}
+}
+
 // E3: a softmax over the last dimension with a factor for each channel is right in every
 // implementation: one of 3.2 read behind the last factor.
 func TestSoftmaxByChannels(t *testing.T) {
