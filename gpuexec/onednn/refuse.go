@@ -116,13 +116,15 @@ func (i *implementation) wrong() func(name string) bool {
 	ref := func(name string) bool { return strings.HasPrefix(name, "ref") }
 	switch {
 	case s.Kind == "softmax" && !newer: // loops go from row to row by the stride of the dimension before it
-		turned, channels := slices.ContainsFunc(list, outOfOrder), channelsBeside(s)
+		turned, channels := slices.ContainsFunc(list, outOfOrder), channelsBeside(s) || scatteredValues(s)
 		if !turned && !channels {
 			return nil
 		}
 		return func(name string) bool { return turned && ref(name) || channels && strings.HasPrefix(name, "jit") }
 	case s.Kind == "concat" && slices.ContainsFunc(list, empty) && !empty(list[len(list)-1]): // it divides by the sizes of each source
 		return ref
+	case scatteredValues(s): // they are read as if they lay side by side, in the order of their dimensions
+		return func(name string) bool { return !ref(name) }
 	case s.Kind == "matmul" && hasValues(s.Attr.PostOps) && !inRows(&list[3]): // they look for a value by the place of a number, as if it were in rows
 		return func(name string) bool { return !ref(name) }
 	case s.Kind == "matmul" && newer && scattered(&list[1]): // it takes rows of one product for those of the next
@@ -155,6 +157,15 @@ func channelsBeside(s *primitive.Spec) bool {
 			}
 		}
 		return true
+	})
+}
+
+// scatteredValues is whether a post-operation has a tensor with gaps, or one that is smaller than
+// the result and whose dimensions are not in their order.
+func scatteredValues(s *primitive.Spec) bool {
+	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+		whole := slices.Equal(p.Source.Dims, s.Op.Tensors[len(s.Op.Tensors)-1].Dims)
+		return p.Kind == "binary" && len(p.Source.Blocks) == 0 && (!gapless(&p.Source) || !whole && !inRows(&p.Source))
 	})
 }
 

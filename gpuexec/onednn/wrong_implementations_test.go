@@ -97,6 +97,29 @@ func TestValuesBehindAProductWithGaps(t *testing.T) {
 	}
 }
 
+// E3: values behind an operation that do not lie side by side are the right ones in every
+// implementation: 2.6 and 3.2 took those of each column for a row without gaps.
+func TestValuesWithGaps(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const m, k, n = 7, 4, 33
+	a, b, dst := r.filled(1, Dense("f32", m, k)), r.filled(2, Dense("f32", k, n)), r.memory(Dense("f32", m, n))
+	for _, gap := range []int64{1, 2} {
+		values := r.filled(3, tensor{Type: "f32", Dims: []int64{1, n}, Strides: []int64{n * gap, gap}})
+		want := product(Of[float32](a), Of[float32](b), m, k, n)
+		for i := range want {
+			want[i] *= float64(Of[float32](values)[int64(i)%n*gap])
+		}
+		s := spec("matmul", "", "", nil, a.Tensor(), b.Tensor(), tensor{}, dst.Tensor())
+		s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "mul", Source: values.Tensor()}}
+		if r.each(s, func(name string, p *primitive.Primitive) {
+			r.run(p, Arg{Src, a}, Arg{Weights, b}, Arg{PostOpSource(0), values}, Arg{Dst, dst})
+			near(t, name, Of[float32](dst), want, 1e-5)
+		}) == 0 {
+			t.Error("no implementation")
+		}
+	}
+}
+
 // E3: a softmax over the last dimension with a factor for each channel is right in every
 // implementation: one of 3.2 read behind the last factor.
 func TestSoftmaxByChannels(t *testing.T) {
