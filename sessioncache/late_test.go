@@ -37,6 +37,7 @@ func (b *box) lateInto(n int, early, late int64, others func()) {
 	want(b.t, "groups beside it", b.Groups(), before)
 	close(goOn)
 	eventually(b.t, func() bool { return b.Stats().Running == 0 }, func() any { return b.Stats().Running }, "running", 0)
+	sessioncache.InTurn(b.Session, func() {}) // after the end of the turn that keeps the value, or not
 }
 
 // F4, G2: a group that comes back with what was made late needs room for all that it holds.
