@@ -118,39 +118,71 @@ func TestDirectoryThatCannotBeat(t *testing.T) {
 	})
 }
 
+// sleepy is a file system whose user stands still before it opens the file of the lock.
+type sleepy struct {
+	vfs.FS
+	before func()
+}
+
+func (s sleepy) Update(name string) (vfs.File, error) {
+	s.before()
+	return s.FS.Update(name)
+}
+
+// passedOver has a number of holders stand still, be passed over and give the lock back.
+func passedOver(t *testing.T, f vfs.FS, number int) {
+	t.Helper()
+	for range number {
+		still, next := passOver(t, f)
+		still.Unlock()
+		next.Unlock()
+	}
+}
+
+// notBeside has one stand still between the look for the newest generation and its opening, while
+// others do what meanwhile does, after which another has the lock: then it has not, too.
+func notBeside(t *testing.T, f vfs.FS, meanwhile func()) {
+	t.Helper()
+	var holder *hostlock.Directory
+	d := hostlock.NewDirectory(sleepy{f, sync.OnceFunc(func() {
+		meanwhile()
+		holder = hostlock.NewDirectory(f, "lock", period)
+		if err := holder.Lock(background); err != nil {
+			t.Fatal(err)
+		}
+	})}, "lock", period)
+	ctx, cancel := context.WithTimeout(background, period/2)
+	defer cancel()
+	if err := d.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || !holder.Held() {
+		t.Error("two have the lock:", err)
+	}
+	holder.Unlock()
+	d.Unlock()
+}
+
+// P8: who stood still between the look for the newest generation and its opening, for so
+// long that the generation is gone, does not have the lock beside another.
+func TestGenerationIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		notBeside(t, f, func() { passedOver(t, f, 40) })
+	})
+}
+
 // P8: neither does one have the lock beside another where the file of its generation, which was gone, was
 // made again by a note that its holder has ended.
 func TestEndedGenerationIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFS(t)
-		passed := func(times int) {
-			for range times {
-				still, next := passOver(t, f)
-				still.Unlock()
-				next.Unlock()
-			}
-		}
-		var holder *hostlock.Directory
-		d := hostlock.NewDirectory(sleepy{f, sync.OnceFunc(func() {
-			passed(1)
+		notBeside(t, f, func() {
+			passedOver(t, f, 1)
 			settled, any := hostlock.NewDirectory(f, "lock", period).Ended()
 			if !any {
 				t.Error("nobody has ended")
 			}
-			passed(40)
+			passedOver(t, f, 40)
 			settled()
-			holder = hostlock.NewDirectory(f, "lock", period)
-			if err := holder.Lock(background); err != nil {
-				t.Fatal(err)
-			}
-		})}, "lock", period)
-		ctx, cancel := context.WithTimeout(background, period/2)
-		defer cancel()
-		if err := d.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || !holder.Held() {
-			t.Error("two have the lock:", err)
-		}
-		holder.Unlock()
-		d.Unlock()
+		})
 	})
 }
 

@@ -406,44 +406,6 @@ func passOver(t *testing.T, f vfs.FS) (still, next *hostlock.Directory) {
 	return still, next
 }
 
-// sleepy is a file system whose user stands still before it opens the file of the lock.
-type sleepy struct {
-	vfs.FS
-	before func()
-}
-
-func (s sleepy) Update(name string) (vfs.File, error) {
-	s.before()
-	return s.FS.Update(name)
-}
-
-// P8: who stood still between the look for the newest generation and its opening, for so
-// long that the generation is gone, does not have the lock beside another.
-func TestGenerationIsMadeAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFS(t)
-		var holder *hostlock.Directory
-		d := hostlock.NewDirectory(sleepy{f, sync.OnceFunc(func() {
-			for range 40 {
-				still, next := passOver(t, f)
-				still.Unlock()
-				next.Unlock()
-			}
-			holder = hostlock.NewDirectory(f, "lock", period)
-			if err := holder.Lock(background); err != nil {
-				t.Fatal(err)
-			}
-		})}, "lock", period)
-		ctx, cancel := context.WithTimeout(background, period/2)
-		defer cancel()
-		if err := d.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || !holder.Held() {
-			t.Error("two have the lock:", err)
-		}
-		holder.Unlock()
-		d.Unlock()
-	})
-}
-
 // P7: who waits for the directory lock has it at once when it is given back, and who
 // stopped waiting keeps it from nobody.
 func TestDirectoryWakes(t *testing.T) {
