@@ -89,13 +89,21 @@ func TestLateEmptier(t *testing.T) {
 
 // overtaken has a stall while it evicts, and b evict everything and store k anew meanwhile:
 // that stays when a goes on.
-func (r *rig) overtaken(late *stall, a, b *shop) {
-	done := make(chan error)
-	go func() { done <- a.Prune(background, small) }()
+func (r *rig) overtaken(late *stall, a, b *shop) { r.stays(r.overtake(late, a, b), a, b) }
+
+// overtake returns when a goes on; done is told when it has come to its end.
+func (r *rig) overtake(late *stall, a, b *shop) (done <-chan error) {
+	ended := make(chan error)
+	go func() { ended <- a.Prune(background, small) }()
 	<-late.reached
 	r.must(b.Prune(background, 0))
 	r.want("put", b.put("k", "v"), "ok")
 	close(late.resume)
+	return ended
+}
+
+// stays says that k is there, and counted, at the end of what overtake began.
+func (r *rig) stays(done <-chan error, a, b *shop) {
 	r.must(<-done)
 	r.want("what was acknowledged", b.get("k"), "v")
 	r.want("audit", words(a.audit(), b.audit()), "ok ok")
@@ -327,18 +335,11 @@ func TestLateEmptierStandsStillTwice(t *testing.T) {
 			b.put("j", "older")
 			late, again := newStall(c.at), newStall("after "+c.at)
 			a := r.open("d", mib, shortLease, shared, on(func(f vfs.FS) vfs.FS { late.FS, again.FS = f, late; return c.wrap(again) }))
-			done := make(chan error)
-			go func() { done <- a.Prune(background, small) }()
-			<-late.reached
-			r.must(b.Prune(background, 0))
-			r.want("put", b.put("k", "v"), "ok")
-			close(late.resume)
+			done := r.overtake(late, a, b)
 			<-again.reached
 			r.want("get", strings.HasPrefix(b.get("k"), "miss reason=truncated"), true)
 			close(again.resume)
-			r.must(<-done)
-			r.want("what was acknowledged", b.get("k"), "v")
-			r.want("audit", words(a.audit(), b.audit()), "ok ok")
+			r.stays(done, a, b)
 		})
 	}
 }
