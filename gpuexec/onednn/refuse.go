@@ -114,6 +114,7 @@ func (i *implementation) wrong() func(name string) bool {
 	s, newer := i.spec, i.lib.image.newer
 	list := s.Op.Tensors
 	ref := func(name string) bool { return strings.HasPrefix(name, "ref") }
+	others := func(name string) bool { return !ref(name) }
 	switch {
 	case s.Kind == "softmax" && !newer: // loops go from row to row by the stride of the dimension before it
 		turned, channels := slices.ContainsFunc(list, outOfOrder), channelsBeside(s) || scatteredValues(s)
@@ -124,16 +125,16 @@ func (i *implementation) wrong() func(name string) bool {
 	case s.Kind == "concat" && slices.ContainsFunc(list, empty) && !empty(list[len(list)-1]): // it divides by the sizes of each source
 		return ref
 	case scatteredValues(s): // they are read as if they lay side by side, in the order of their dimensions
-		return func(name string) bool { return !ref(name) }
+		return others
 	case s.Kind == "matmul" && hasValues(s.Attr.PostOps) && !inRows(&list[3]): // they look for a value by the place of a number, as if it were in rows
-		return func(name string) bool { return !ref(name) }
+		return others
 	case s.Kind == "matmul" && newer && scattered(&list[1]): // it takes rows of one product for those of the next
 		return func(name string) bool { return strings.HasPrefix(name, "brg_matmul") }
 	case s.Kind == "eltwise" && newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" }):
 		return func(name string) bool { return name == "jit:avx" || name == "jit:sse41" } // which have no such type
 	}
 	if _, is2 := i.lib.b.(*table2); is2 && sumsDiffer(s.Attr.PostOps) { // all are given one scale
-		return func(name string) bool { return !ref(name) }
+		return others
 	}
 	return nil
 }
