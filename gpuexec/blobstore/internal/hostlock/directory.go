@@ -2,6 +2,7 @@ package hostlock
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -356,17 +357,26 @@ func (d *Directory) Longest() time.Duration { return time.Duration(d.longest.Loa
 // The largest int does not count, since none follows it. The one before it is an
 // error: what follows it would not count, and making that would never end.
 func highest(fsys vfs.FS, folder string) (int, error) {
-	list, err := fsys.ReadDir(folder)
-	most := 0
-	for _, entry := range list {
-		if n, err := strconv.Atoi(entry.Name); err == nil && n > most && n < math.MaxInt {
-			most = n
+	list, err := numbers(fsys, folder)
+	if len(list) == 0 {
+		return 0, err
+	}
+	return list[0], err
+}
+
+// numbers gives all of them, the highest first.
+func numbers(fsys vfs.FS, folder string) (list []int, err error) {
+	entries, err := fsys.ReadDir(folder)
+	for _, entry := range entries {
+		if n, err := strconv.Atoi(entry.Name); err == nil && n > 0 && n < math.MaxInt {
+			list = append(list, n)
 		}
 	}
-	if most == math.MaxInt-1 {
-		err = fmt.Errorf("%s/%d: no number can follow: move it away", folder, most)
+	slices.SortFunc(list, func(a, b int) int { return cmp.Compare(b, a) })
+	if len(list) > 0 && list[0] == math.MaxInt-1 {
+		err = fmt.Errorf("%s/%d: no number can follow: move it away", folder, list[0])
 	}
-	return most, err
+	return list, err
 }
 
 // sleep waits, within the context.

@@ -14,8 +14,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Leases are rights to build, one for each name. A lease is a folder of numbered
-// beacons, of which the highest counts. Leases are safe for concurrent use.
+// Leases are rights to build, one for each name. A lease is a folder of numbered beacons.
+// Who has made one while no other lived there is the holder. Leases are safe for
+// concurrent use.
 type Leases struct {
 	FS      vfs.FS
 	Folder  string        // must exist
@@ -47,21 +48,20 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		token, free, err := l.survey(name, &w)
-		if err != nil {
+		if err := l.survey(name, &w); err != nil {
 			return nil, err
 		}
 		if w.ended && settled() {
 			return nil, nil
 		}
-		if free {
-			lease, err := l.take(name, token)
+		if w.holder == 0 {
+			lease, err := l.take(name, w.past)
 			switch {
 			case errors.Is(err, fs.ErrExist): // another process was faster
 			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the folder was removed again, or Staging is missing
 				gone++
-			case err == nil && !lease.alone(token):
-				// Others have had the lease since the survey, and one may have it. Who looks
+			case err == nil && !lease.alone(&w):
+				// Others have come since the survey, and one may have the lease. Who looks
 				// at the same time gives up too, so each waits for another while.
 				if err := errors.Join(lease.Release(), sleep(ctx, rand.N(pause))); err != nil {
 					return nil, err
@@ -71,9 +71,9 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 			}
 			continue
 		}
-		if pause == most && !hears.of(token) { // the wait is not a short one
+		if pause == most && !hears.of(w.holder) { // the wait is not a short one
 			hears.close()
-			if hears = l.listen(name, token); hears != nil {
+			if hears = l.listen(name, w.holder); hears != nil {
 				continue // it may have ended a moment ago
 			}
 		}
@@ -152,46 +152,74 @@ func (e *ear) close() {
 // watch is what one waiter has seen of one name.
 type watch struct {
 	looked bool
-	token  int
-	beats  uint64
-	since  time.Time
+	holder int   // the highest that lives; 0 = nobody does
+	past   []int // those above it that do not, the highest first
+	seen   map[int]seen
 	ended  bool // the holder seen before has ended
 }
 
-// survey gives the number of the last holder. free reports that it has ended or does
-// not beat any more.
-func (l *Leases) survey(name string, w *watch) (token int, free bool, err error) {
-	folder := l.Folder + "/" + name
-	token, err = highest(l.FS, folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	var s sight
-	if token > 0 {
-		if s, err = look(l.FS, folder+"/"+strconv.Itoa(token), l.Lock); err != nil {
-			return 0, false, err
-		}
-	}
-	now := time.Now()
-	w.ended = w.looked && token != w.token
-	if !w.looked || w.token != token || w.beats != s.beats {
-		w.token, w.beats, w.since = token, s.beats, now
-	}
-	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > cmp.Or(s.period, l.Period)
-	w.ended = w.ended || free && w.looked
-	w.looked = true
-	return token, free, nil
+// seen is when a beacon was first seen with its beats.
+type seen struct {
+	beats uint64
+	since time.Time
 }
 
-// take takes the lease after the holder of a number; 0 = there was none.
-func (l *Leases) take(name string, after int) (*Lease, error) {
+// survey looks who holds the lease. One that lives below others counts too: they may have
+// looked late, and give up.
+func (l *Leases) survey(name string, w *watch) error {
+	tokens, err := numbers(l.FS, l.Folder+"/"+name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	before, known := w.holder, w.seen
+	w.holder, w.past, w.seen = 0, nil, make(map[int]seen)
+	for _, token := range tokens {
+		state, at, err := l.judge(name, token, known)
+		if err != nil {
+			return err
+		}
+		w.seen[token] = at
+		if state == living {
+			w.holder = token
+			break
+		}
+		w.past = append(w.past, token)
+	}
+	w.ended = w.looked && (w.holder == 0 || w.holder != before)
+	w.looked = true
+	return nil
+}
+
+// state is what one beacon says.
+type state uint8
+
+const (
+	ended state = iota // its holder has released it
+	left               // its holder was killed, or stands still
+	living
+)
+
+func (l *Leases) judge(name string, token int, known map[int]seen) (state, seen, error) {
+	s, err := look(l.FS, l.Folder+"/"+name+"/"+strconv.Itoa(token), l.Lock)
+	at, ok := known[token]
+	if !ok || at.beats != s.beats {
+		at = seen{s.beats, time.Now()}
+	}
+	switch {
+	case !s.there || s.released:
+		return ended, at, err
+	case s.orphaned || time.Since(at.since) > cmp.Or(s.period, l.Period):
+		return left, at, err
+	}
+	return living, at, err
+}
+
+// take takes the lease after those that do not live, the highest first.
+func (l *Leases) take(name string, past []int) (*Lease, error) {
 	folder := l.Folder + "/" + name
-	token := after + 1
-	if after == 0 {
-		token = first()
+	token := first()
+	if len(past) > 0 {
+		token = past[0] + 1
 	}
 	make := func() (*beacon, error) {
 		return light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), "", l.Period, l.Lock)
@@ -216,22 +244,28 @@ func (l *Leases) take(name string, after int) (*Lease, error) {
 // take a lease in one millisecond one succeeds.
 func first() int { return max(1, int(time.Now().UnixMilli()&(math.MaxInt>>1))) }
 
-// alone reports that nobody else has taken the lease after the holder of a number.
-func (l *Lease) alone(after int) bool {
+// alone reports whether nobody else lives there. Of two that take the lease, each looks
+// after it has made its beacon, so one at least sees the other.
+func (l *Lease) alone(w *watch) bool {
 	folder := l.leases.Folder + "/" + l.name
-	list, err := l.leases.FS.ReadDir(folder)
-	if err != nil {
-		return false
-	}
-	for _, entry := range list {
-		if n, err := strconv.Atoi(entry.Name); err == nil && n > after && n != l.token {
+	tokens, err := numbers(l.leases.FS, folder)
+	var past []string
+	for _, token := range tokens {
+		if token == l.token {
+			continue
+		}
+		state, _, e := l.leases.judge(l.name, token, w.seen)
+		if state == living || e != nil {
 			return false
 		}
+		if state == left { // what has ended goes by itself, and its number may be another's by now
+			past = append(past, folder+"/"+strconv.Itoa(token))
+		}
 	}
-	if after > 0 {
-		_ = l.leases.FS.Remove(folder + "/" + strconv.Itoa(after)) // only the highest counts
+	for _, name := range past {
+		_ = l.leases.FS.Remove(name) // who stood still learns of it
 	}
-	return true
+	return err == nil
 }
 
 // Token grows with every holder of the name, as clocks do.

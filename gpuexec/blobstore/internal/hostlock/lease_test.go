@@ -3,6 +3,7 @@ package hostlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"testing"
 	"testing/synctest"
@@ -130,6 +131,37 @@ func TestLeaseWakesWhoWaits(t *testing.T) {
 			t.Errorf("woken after %v", waited)
 		}
 		_ = second.Release()
+	})
+}
+
+// linked counts the names that are given.
+type linked struct {
+	vfs.FS
+	n *int
+}
+
+func (l linked) Link(from, to string) error { *l.n++; return l.FS.Link(from, to) }
+
+// P8: one that was killed just after it had come late leaves its number above that of the
+// holder. Who waits for the holder does so quietly.
+func TestKilledAboveTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		first := acquire(t, leases(f, true))
+		if err := vfs.WriteNew(f, fmt.Sprint("key/k/", first.Token()+1), false, make([]byte, 9)); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Hour, func() { _ = first.Release() })
+		begin := time.Now()
+		tries := 0
+		second := acquire(t, leases(linked{f, &tries}, true))
+		if waited := time.Since(begin); waited < time.Hour || tries != 1 {
+			t.Errorf("held after %v, at the %dth try", waited, tries)
+		}
+		_ = second.Release()
+		if list, err := f.ReadDir("key"); err != nil || len(list) > 0 {
+			t.Errorf("left: %v, %v", list, err)
+		}
 	})
 }
 
