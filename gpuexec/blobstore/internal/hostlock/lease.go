@@ -271,10 +271,16 @@ func (l *Lease) alone(w *watch) bool {
 // Token grows with every holder of the name, as clocks do.
 func (l *Lease) Token() int { return l.token }
 
-// Held reports whether this holder has not been passed over.
+// Held reports whether this holder has not been passed over: who did has removed its file.
 func (l *Lease) Held() bool {
-	most, err := highest(l.leases.FS, l.leases.Folder+"/"+l.name)
-	return err == nil && most == l.token
+	b := l.beacon
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.file == nil {
+		return false
+	}
+	info, err := b.mu.file.Stat()
+	return err == nil && info.Links > 0
 }
 
 // Release ends the lease. Others see that at once, and nothing is left of it. It may be
