@@ -77,7 +77,8 @@ type compiling struct {
 	pass   chan struct{} // closed, by the actor, where the flight is to wait for no slot
 	passed bool          // it is; the actor's
 
-	slotted bool          // it has a slot; the creator's
+	slots   *slots        // that it waits for one of; set before it is in compiles
+	slotted bool          // it has one; the creator's
 	through chan struct{} // closed where it is to wait for no slot, see slots.look
 }
 

@@ -27,17 +27,16 @@ func TestLetThroughOnce(t *testing.T) {
 		running, waiting := new(compiling), &compiling{through: make(chan struct{})}
 		running.Begin(t.Context(), s, "running")
 		waiting.Begin(t.Context(), s, "waiting")
-		s.put(s.mu.running, running)
-		s.put(s.mu.waiting, waiting)
+		s.runs(running)
+		s.waits(waiting)
+		defer s.giveBack(waiting)
 		ctx, leave := context.WithCancel(running.Context())
 		go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{waiting}) }()
 		synctest.Wait()
 		for range 2 {
 			s.look()
 		}
-		select {
-		case <-waiting.through:
-		default:
+		if !through(waiting) {
 			t.Error("it is not let through")
 		}
 		leave()
@@ -53,22 +52,113 @@ func TestLetThroughWhereAllWait(t *testing.T) {
 		for _, f := range []*compiling{working, running, waiting} {
 			f.Begin(t.Context(), s, "a compile")
 		}
-		s.put(s.mu.running, working)
-		s.put(s.mu.running, running)
-		s.put(s.mu.waiting, waiting)
+		s.runs(working)
+		s.runs(running)
+		s.waits(waiting)
+		defer s.giveBack(waiting)
 		ctx, leave := context.WithCancel(running.Context())
 		go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{waiting}) }()
 		synctest.Wait()
 		for range 50 { // those that run are looked at in any order
 			s.look()
 		}
-		select {
-		case <-waiting.through:
+		if through(waiting) {
 			t.Error("it is let through beside one that works")
-		default:
 		}
 		leave()
 		synctest.Wait()
+	})
+}
+
+// begun is a compile that has neither a slot nor asked for one.
+func begun(t *testing.T, s *slots) *compiling {
+	f := &compiling{through: make(chan struct{})}
+	f.Begin(t.Context(), s, "a compile")
+	return f
+}
+
+// through reports whether a compile was let through.
+func through(f *compiling) bool {
+	select {
+	case <-f.through:
+		return true
+	default:
+		return false
+	}
+}
+
+// F5, E1: a compile that another device's waits for is let through where no slot of its own will
+// be free, and one that runs may wait for several.
+func TestLetThroughAcrossDevices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all, leave := context.WithCancel(t.Context())
+		ride := func(f, on *compiling) {
+			ctx, end := context.WithCancel(f.Context())
+			context.AfterFunc(all, end)
+			go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{on}) }()
+			synctest.Wait()
+		}
+		one, other := newSlots(1), newSlots(2)
+		running, waiting := begun(t, one), begun(t, one)
+		one.runs(running)
+		one.waits(waiting)
+		defer one.giveBack(waiting)
+		working, busy, theirs := begun(t, other), begun(t, other), begun(t, other)
+		other.runs(busy)
+		other.waits(theirs)
+		defer other.giveBack(theirs)
+		none := func(when string) {
+			t.Helper()
+			for range 20 { // in any order
+				one.look()
+				other.look()
+			}
+			if through(waiting) || through(theirs) {
+				t.Fatal("one is let through where " + when)
+			}
+		}
+		ride(running, theirs)
+		ride(busy, waiting)
+		none("a slot is about to be taken")
+		other.runs(working)
+		none("one works on the other device")
+		ride(working, theirs)
+		one.look()
+		if through(waiting) == through(theirs) {
+			t.Errorf("of two, through are %v and %v", through(waiting), through(theirs))
+		}
+		leave()
+		synctest.Wait()
+	})
+}
+
+// F5: a compile that waits for some which will have a slot, and for one which will have none, keeps
+// nobody from seeing that.
+func TestLetThroughBesideThoseThatAreServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 3 { // they are looked at in any order
+			one, other := newSlots(1), newSlots(1)
+			running, waiting := begun(t, one), begun(t, one)
+			one.runs(running)
+			one.waits(waiting)
+			defer one.giveBack(waiting)
+			other.runs(begun(t, other))
+			ctx, leave := context.WithCancel(running.Context())
+			ride := func(f *compiling) { go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{f}) }() }
+			ride(waiting)
+			for range 30 {
+				served := begun(t, other)
+				other.waits(served)
+				defer other.giveBack(served)
+				ride(served)
+			}
+			synctest.Wait()
+			if one.look(); !through(waiting) {
+				t.Error("it is not let through")
+			}
+			leave()
+			synctest.Wait()
+		}
 	})
 }
 
@@ -101,9 +191,9 @@ func TestOneLooksForCircles(t *testing.T) {
 			first = <-ended
 			time.Sleep(each*glance + 1)
 		}
-		s.mu.Lock()
-		looks := s.mu.looks
-		s.mu.Unlock()
+		looking.Lock()
+		looks := s.looks
+		looking.Unlock()
 		if want := each * (1 + n/100); looks < want*9/10 || looks > want {
 			t.Errorf("looked %d times, want %d", looks, want)
 		}
@@ -127,12 +217,13 @@ func TestLookAmongMany(t *testing.T) {
 		for range n {
 			awaited = &compiling{through: make(chan struct{})}
 			awaited.Begin(t.Context(), s, "waiting")
-			s.put(s.mu.waiting, awaited)
+			s.waits(awaited)
+			defer s.giveBack(awaited)
 		}
 		for i := range 5 { // of which one waits for nobody: it is looked at in any order
 			running := new(compiling)
 			running.Begin(t.Context(), s, "running")
-			s.put(s.mu.running, running)
+			s.runs(running)
 			if i > 0 {
 				next := flight.New[*Kernel](running.Context(), s, "next")
 				next.Start()
