@@ -71,9 +71,9 @@ type Recipe[T any] struct {
 	Make func(context.Context) (Made[T], error)
 
 	// Load, if not nil, makes the artefact from the bytes that Made.Blob gave, in
-	// this process or an earlier one; they were verified. An error or a panic
-	// means that the bytes are of no use: it goes to Config.Logger, what is stored is
-	// set aside, and the artefact is made anew. Without Load nothing is stored.
+	// this process or an earlier one; they were verified, and are Load's own. An error
+	// or a panic means that the bytes are of no use: it goes to Config.Logger, what is
+	// stored is set aside, and the artefact is made anew. Without Load nothing is stored.
 	Load func(ctx context.Context, blob []byte) (Made[T], error)
 }
 

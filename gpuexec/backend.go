@@ -35,8 +35,9 @@ type Device interface {
 	// Compile builds the program of a source. A context that ends should end it.
 	Compile(ctx context.Context, src Source) (Program, error)
 	// Load makes the program of a source from a blob that a device of the same
-	// identity delivered. The blob was verified by the caller; ErrRefused if the
-	// driver does not take it, ErrUnsupported if the backend has no blobs.
+	// identity delivered. The blob was verified by the caller, and is the driver's to
+	// keep or to change; ErrRefused if the driver does not take it, ErrUnsupported if
+	// the backend has no blobs.
 	Load(ctx context.Context, src Source, blob []byte) (Program, error)
 	// Alloc reserves n bytes of device memory, at least 1, filled with zeros.
 	Alloc(n int64) (Memory, error)

@@ -3,6 +3,7 @@ package gpuexec
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -22,7 +23,7 @@ func (e *Executor) program(ctx context.Context, on *generation, src Source, blob
 		var err error
 		if blob != nil {
 			e.blobLoads.Add(1)
-			program, err = on.device.Load(ctx, src, blob)
+			program, err = on.device.Load(ctx, src, slices.Clone(blob)) // which is kept for restarts
 		} else {
 			e.compiles.Add(1)
 			program, err = on.device.Compile(ctx, src)

@@ -203,3 +203,31 @@ func TestNestedKernelIsRebuilt(t *testing.T) {
 		}
 	})
 }
+
+// E1, B2: a driver that writes into the blob which it loads spoils none that is loaded later, when
+// the device comes back, and not the caller's.
+func TestDriverSpoilsItsBlob(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{Spoils: true}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		given := []byte("k")
+		k, err := e.Load(bg, source("k"), given)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer k.Release()
+		for range 2 {
+			f.Lose()
+			synctest.Wait()
+			time.Sleep(time.Second) // the pause between two losses
+			synctest.Wait()
+		}
+		if s := e.Stats(); s.BlobLoads != 3 || s.Compiles != 0 {
+			t.Errorf("%d loads and %d compiles, want 3 and none", s.BlobLoads, s.Compiles)
+		}
+		kept, err := k.Blob(bg)
+		if err != nil || string(kept) != "k" || string(given) != "k" {
+			t.Errorf("%v; the kernel's blob is %q, the caller's %q", err, kept, given)
+		}
+	})
+}

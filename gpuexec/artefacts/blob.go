@@ -2,6 +2,7 @@ package artefacts
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
@@ -50,12 +51,12 @@ func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, O
 		return nil, Outcome{}, &fault.Error{Op: op, Key: r.Key, Backend: r.Backend, Err: fault.ErrUnsupported}
 	}
 	if r.Unhashable != "" {
-		return c.await(ctx, op, &call{Request: r, kind: lone, given: blob})
+		return c.await(ctx, op, &call{Request: r, kind: lone, given: slices.Clone(blob)})
 	}
 	if l, o, ok := c.hit(ctx, &r); ok {
 		return l, o, nil
 	}
-	return c.await(ctx, op, &call{Request: r, kind: normal, given: blob})
+	return c.await(ctx, op, &call{Request: r, kind: normal, given: slices.Clone(blob)}) // Load may be at it when the caller has left
 }
 
 // blobOf calls the artefact's own Blob, which is user code. n must be pinned.

@@ -151,3 +151,57 @@ func TestAnothersBadBlob(t *testing.T) {
 		want(t, "failed", events[artefacts.Failed], 4)
 	})
 }
+
+// keeps is a store that gives out the very bytes that it keeps.
+type keeps struct {
+	*shelf
+	blob []byte
+}
+
+func (k keeps) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found {
+	found := k.shelf.Find(ctx, sub)
+	found.Blob, found.Reason = k.blob, ""
+	return found
+}
+
+// B2, P6: a Load that writes into its blob spoils neither what the store keeps nor what a caller
+// gave, who may change it when it has left.
+func TestLoadHasABlobOfItsOwn(t *testing.T) {
+	entered, goOn, got := make(chan struct{}, 1), make(chan struct{}), make(chan string, 1)
+	r := artefacts.Request{Key: "k",
+		Create: func(context.Context) (artefacts.Built, error) { return artefacts.Built{}, errors.New("want a load") },
+		Load: func(_ context.Context, blob []byte) (artefacts.Built, error) {
+			entered <- struct{}{}
+			<-goOn
+			got <- string(blob)
+			clear(blob)
+			return artefacts.Built{}, nil
+		}}
+	for _, unhashable := range []string{"", "an input"} {
+		c := open(t, artefacts.Config{})
+		given := []byte("blob")
+		r.Unhashable = unhashable
+		ctx, leave := context.WithCancel(background)
+		left := make(chan error, 1)
+		go func() {
+			_, _, err := c.FromBlob(ctx, r, given)
+			left <- err
+		}()
+		<-entered
+		leave()
+		want(t, "who has left", errors.Is(<-left, context.Canceled), true)
+		copy(given, "junk")
+		goOn <- struct{}{}
+		want(t, "loaded", <-got, "blob")
+		want(t, "given", string(given), "junk")
+	}
+	r.Unhashable = ""
+	close(goOn)
+	store := keeps{newShelf(t), []byte("blob")}
+	c := open(t, artefacts.Config{Store: store})
+	l, _, err := c.Get(background, r)
+	want(t, "error", err, nil)
+	l.End()
+	<-got
+	want(t, "kept", string(store.blob), "blob")
+}

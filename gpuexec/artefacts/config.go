@@ -121,9 +121,9 @@ type Request struct {
 	// waits any more.
 	Create func(context.Context) (Built, error)
 
-	// Load makes the artefact from a blob that Built.Blob gave. nil: the artefact
-	// cannot be stored nor made from a blob. With a StoredKey it is of a backend that
-	// has no blobs, which is told where there is a store (SPEC P17).
+	// Load makes the artefact from a blob that Built.Blob gave; the bytes are its own. nil:
+	// the artefact cannot be stored nor made from a blob. With a StoredKey it is of a
+	// backend that has no blobs, which is told where there is a store (SPEC P17).
 	Load func(context.Context, []byte) (Built, error)
 
 	// Unhashable names an input of the key that the runtime could not hash. Such

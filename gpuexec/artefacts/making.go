@@ -154,7 +154,7 @@ func (c *Cache) make(m *making) (Built, error) {
 	m.claim = found.Claim
 	refused := false
 	for found.Reason == "" {
-		b, err := c.load(m, found.Blob)
+		b, err := c.load(m, slices.Clone(found.Blob)) // which the store may keep
 		if err == nil {
 			if found.Cost > 0 {
 				b.Cost = found.Cost

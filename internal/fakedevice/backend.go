@@ -26,6 +26,7 @@ type Backend struct {
 	OnCall    func(call string) error // alloc, write, read or finish
 	OnRelease func()                  // of memory
 	NoBlobs   bool
+	Spoils    bool     // Load writes into its blob
 	ISA       []string // of its identity; what it compiles needs none of them
 	MostBytes int64    // of device memory; 0 = no bound
 
@@ -144,6 +145,9 @@ func (d *fakeDevice) Load(ctx context.Context, src gpuexec.Source, blob []byte) 
 	}
 	if string(blob) != src.Key {
 		return nil, fault.ErrRefused
+	}
+	if d.fake.Spoils {
+		clear(blob)
 	}
 	return d.program(src.Key)
 }
