@@ -58,8 +58,10 @@ type Config struct {
 	// Listen, if not nil, is told how each call was answered, on the caller's goroutine. On a
 	// goroutine of the engine it is told, in order, of each promise that GetOrAdd gives, as
 	// long as no more than 65,536 events wait to be told; and of each tensor that stops being
-	// resident, after the promise of it. It must be cheap and safe for
-	// concurrent use, and must not wait for the cache. A panic of it is logged.
+	// resident, after the promise of it. Of what Get computes it is told when that call is
+	// answered: whoever removes it meanwhile may have the removal told first. It must be
+	// cheap and safe for concurrent use, and must not wait for the cache. A panic of it is
+	// logged.
 	Listen func(Event)
 	// Linger is how long what Get was given to compute goes on when the context of the
 	// call has ended. 0 = not at all (SPEC F4).
