@@ -513,3 +513,28 @@ func (d changed) Info() gpuexec.DeviceInfo {
 	}
 	return info
 }
+
+// E1, P3: a device that comes back with other instruction sets is not taken.
+func TestReopenedWithOtherInstructionSets(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{ISA: []string{"a", "b"}}
+		openings := 0
+		f.OnOpen = func() error {
+			if openings++; openings == 2 {
+				f.ISA = []string{"a"}
+			} else {
+				f.ISA = []string{"a", "b"}
+			}
+			return nil
+		}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		if openings != 3 {
+			t.Errorf("opened %d times, want 3", openings)
+		}
+	})
+}

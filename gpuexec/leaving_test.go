@@ -3,6 +3,7 @@ package gpuexec_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -190,6 +191,69 @@ func TestLeftWithItsBlob(t *testing.T) {
 		again.Release()
 		if !slices.Equal(loaded, []string{given}) {
 			t.Errorf("the driver was given %q, want once %q", loaded, given)
+		}
+	})
+}
+
+// E1: a driver may say that its device is lost to a launch alone; the device is opened again, and
+// the lost one is not asked to finish.
+func TestLostToALaunch(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var lost, finished atomic.Bool
+		f := &fakedevice.Backend{
+			OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+				if lost.CompareAndSwap(false, true) {
+					return fault.ErrDeviceLost
+				}
+				return nil
+			},
+			OnCall: func(call string) error {
+				finished.Store(call == "finish")
+				return nil
+			}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
+		if err := e.Submit(bg, launch); !errors.Is(err, fault.ErrDeviceLost) {
+			t.Errorf("got %v, want ErrDeviceLost", err)
+		}
+		synctest.Wait()
+		if n := e.Stats().Restarts; n != 1 || finished.Load() {
+			t.Errorf("%d restarts, want 1; asked to finish: %v", n, finished.Load())
+		}
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Submit(bg, launch); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// F4: the compile of a caller that left while its question was on the way goes on for nobody, and
+// what it makes is kept by nobody.
+func TestLeftBeforeItsQuestionWasAnswered(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var begun, ended atomic.Int32
+		f := &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+			begun.Add(1)
+			<-ctx.Done()
+			ended.Add(1)
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Compiles: 2000, Linger: -1, Slow: time.Hour})
+		for i := range 1000 { // at once: one has the turn of another
+			go func() {
+				if _, err := e.Compile(passing{bg}, source(fmt.Sprint(i))); !errors.Is(err, context.Canceled) {
+					t.Errorf("who left: %v", err)
+				}
+			}()
+		}
+		synctest.Wait()
+		if b, n := begun.Load(), ended.Load(); b != n {
+			t.Errorf("%d of %d compiles go on for nobody", b-n, b)
+		}
+		if n := f.Programs(); n != 0 {
+			t.Errorf("%d programs are left", n)
 		}
 	})
 }

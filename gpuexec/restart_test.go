@@ -231,3 +231,83 @@ func TestDriverSpoilsItsBlob(t *testing.T) {
 		}
 	})
 }
+
+// F8: who waits for a device that does not come back is answered when the executor closes.
+func TestCloseAnswersReady(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var gone atomic.Bool
+		f := &fakedevice.Backend{OnOpen: func() error {
+			if gone.Load() {
+				return errors.New("gone")
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		gone.Store(true)
+		f.Lose()
+		synctest.Wait()
+		ctx, stop := context.WithTimeout(bg, time.Hour)
+		defer stop()
+		ready := make(chan error, 1)
+		go func() { ready <- e.Ready(ctx) }()
+		synctest.Wait()
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+		if err := <-ready; !errors.Is(err, fault.ErrClosed) {
+			t.Errorf("ready: %v, want ErrClosed", err)
+		}
+	})
+}
+
+// F8: a close ends the restart of a device: no further kernel is made.
+func TestCloseEndsARestart(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var lost atomic.Bool
+		var again atomic.Int32
+		f := &fakedevice.Backend{NoBlobs: true, OnCompile: func(ctx context.Context, _ gpuexec.Source) error {
+			if lost.Load() {
+				again.Add(1)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		for _, key := range []string{"a", "b", "c", "d"} {
+			compile(t, e, source(key))
+		}
+		lost.Store(true)
+		f.Lose()
+		synctest.Wait()
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+		if n := again.Load(); n != 1 {
+			t.Errorf("%d kernels are made again, want 1, which the close ends", n)
+		}
+	})
+}
+
+// E1: a restart waits for the blob that a lost device's driver is still about to give.
+func TestRestartWaitsForABlob(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{OnBlob: func(string) error {
+			time.Sleep(500 * time.Millisecond)
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		for _, key := range []string{"a", "b", "c", "d"} {
+			compile(t, e, source(key))
+		}
+		synctest.Wait() // its driver is asked for the blobs
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		if s := e.Stats(); s.Compiles != 4 || s.BlobLoads != 4 {
+			t.Errorf("%d compiles and %d loads, want 4 and 4", s.Compiles, s.BlobLoads)
+		}
+	})
+}

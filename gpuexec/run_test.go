@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
@@ -240,4 +244,93 @@ func TestRunsTogether(t *testing.T) {
 		t.Error(err)
 	}
 	close(began)
+}
+
+// F4: the driver's context ends when the caller of what it runs has left, and no further launch
+// begins.
+func TestLeavingARunningSubmit(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var launched atomic.Int32
+		ended := make(chan struct{})
+		f := &fakedevice.Backend{OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
+			if launched.Add(1) == 1 {
+				<-ctx.Done()
+				close(ended)
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
+		ctx, leave := context.WithTimeout(bg, time.Second)
+		defer leave()
+		if err := e.Submit(ctx, launch, launch); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who left: %v", err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatal("the driver's context goes on")
+		}
+		synctest.Wait()
+		if n := launched.Load(); n != 1 {
+			t.Errorf("%d launches began", n)
+		}
+	})
+}
+
+// finishing is a backend that notes whether a queue is to finish within a context that has ended.
+type finishing struct {
+	*fakedevice.Backend
+	within *atomic.Bool
+}
+
+func (f finishing) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	d, err := f.Backend.Open(ctx, index)
+	return finishingDevice{d, f}, err
+}
+
+type finishingDevice struct {
+	gpuexec.Device
+	of finishing
+}
+
+func (d finishingDevice) OpenQueue() (gpuexec.Queue, error) {
+	q, err := d.Device.OpenQueue()
+	return finishingQueue{q, d.of}, err
+}
+
+type finishingQueue struct {
+	gpuexec.Queue
+	of finishing
+}
+
+func (q finishingQueue) Finish(ctx context.Context) error {
+	q.of.within.Store(ctx.Err() != nil)
+	return q.Queue.Finish(ctx)
+}
+
+// F4: what was launched runs to its end with its kernels and buffers, though its caller has left.
+func TestLeftLaunchIsFinished(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var within atomic.Bool
+		f := finishing{&fakedevice.Backend{OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
+			<-ctx.Done()
+			return nil
+		}}, &within}
+		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: f, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close(bg)
+		ctx, leave := context.WithTimeout(bg, time.Second)
+		defer leave()
+		launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
+		if err := e.Submit(ctx, launch); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who left: %v", err)
+		}
+		synctest.Wait()
+		if within.Load() {
+			t.Error("the queue is to finish within a context that has ended")
+		}
+	})
 }

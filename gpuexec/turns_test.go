@@ -7,9 +7,12 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 	"github.com/kiln-cache/kiln/internal/touched"
 )
@@ -236,4 +239,38 @@ func TestGivesUpInShortTurns(t *testing.T) {
 			t.Errorf("%s: a turn gave up %d compiles, want 1 to %d", what, n, touched.Most)
 		}
 	}
+}
+
+// F8, E1: a compile that ends while its device's are given up is answered for, too, however many
+// there are.
+func TestCompilesThatEndWhileTheyAreGivenUp(t *testing.T) {
+	const compiles = touched.Most + 2000
+	actorstest.Bubble(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		f := &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
+			<-goOn
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Compiles: compiles, Slow: time.Hour})
+		answers := make(chan error, compiles)
+		for i := range compiles {
+			go func() {
+				_, err := e.Compile(bg, source(fmt.Sprint(i)))
+				answers <- err
+			}()
+		}
+		synctest.Wait()
+		go f.Lose()
+		close(goOn)
+		for i := range compiles {
+			select {
+			case err := <-answers:
+				if err != nil && !errors.Is(err, fault.ErrDeviceLost) {
+					t.Fatal(err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%d of %d are answered", i, compiles)
+			}
+		}
+	})
 }

@@ -3,11 +3,14 @@ package gpuexec_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
@@ -101,4 +104,46 @@ func TestMemoryForOneWhoLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool { return f.Memories() == 0 })
+}
+
+// B2, C5: a driver that was asked for a blob and gave none has its program released.
+func TestBlobThatIsNotGivenKeepsNothing(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{OnBlob: func(string) error { return errors.New("not now") }}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		k, err := e.Compile(bg, source("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Blob(bg); err == nil {
+			t.Error("it has a blob")
+		}
+		k.Release()
+		synctest.Wait()
+		if n := f.Programs(); n != 0 {
+			t.Errorf("%d programs are left", n)
+		}
+	})
+}
+
+// E1: an executor keeps nothing of a kernel that was released.
+func TestReleasedKernelIsForgotten(t *testing.T) {
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{Workers: 1})
+	const n = 16
+	var forgotten atomic.Int32
+	for i := range n {
+		spec := new([1 << 10]byte)
+		runtime.AddCleanup(spec, func(int) { forgotten.Add(1) }, 0)
+		src := source(string(rune('a' + i)))
+		src.Spec = spec
+		k, err := e.Compile(bg, src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Release()
+	}
+	eventually(t, func() bool { // the last ones may be in a stack's remains
+		runtime.GC()
+		return forgotten.Load() >= n/2
+	})
 }
