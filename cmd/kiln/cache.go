@@ -245,6 +245,9 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		cfg.Capacity = room
 	}
 	if v.name == "put" { // one that fails changes nothing
+		if err := c.fits(cfg.Capacity, identity); err != nil {
+			return nil, err
+		}
 		cfg = hidden.With(cfg, c.capacity.Given() || c.ordered.given)
 	}
 	s, err := blobstore.Open(ctx, cfg)

@@ -15,9 +15,12 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/outfile"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // inputs reads the files that a subcommand is given. It runs before the store is
@@ -120,10 +123,35 @@ func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([
 	return text, nil
 }
 
+// fits refuses an entry that is larger than the capacity, as the store would, before there is
+// one. A directory that has something may have another capacity than the default.
+func (c *cacheCall) fits(capacity limit.Limit, producer gpuexec.Identity) error {
+	most, counted := capacity.Value()
+	if list, _ := os.ReadDir(c.dir); !counted || !c.capacity.Given() && len(list) > 0 {
+		return nil
+	}
+	file, err := frame.Encode(frame.ID{Backend: c.backend, Key: c.key}, frame.Entry{Identity: frame.Identity(producer), Payload: c.payload}, nil)
+	if err != nil {
+		return err
+	}
+	if disk := blocks(int64(len(c.key))) + blocks(file.Size()); disk > most {
+		return tooLarge(&fault.Error{Op: "store: put", Backend: c.backend, Key: c.key, Reason: fault.TooLarge,
+			Err: fmt.Errorf("%w: %w: %d bytes: at most %d are stored", fault.ErrRefused, fault.ErrTooLarge, disk, most)})
+	}
+	return nil
+}
+
+// blocks is what a file takes of a capacity (SPEC P2).
+func blocks(bytes int64) int64 { return (bytes + 4<<10 - 1) &^ (4<<10 - 1) }
+
+func tooLarge(err error) error {
+	return fmt.Errorf("%w: raise --capacity, unless that is all that an entry may have", err)
+}
+
 func (c *cacheCall) put(ctx context.Context) error {
 	switch err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second)), []string{}...); {
 	case errors.Is(err, fault.ErrTooLarge):
-		return fmt.Errorf("%w: raise --capacity, unless that is all that an entry may have", err)
+		return tooLarge(err)
 	case err != nil:
 		return err
 	}

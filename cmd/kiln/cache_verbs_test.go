@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,44 @@ func TestCachePutOverAnEntry(t *testing.T) {
 	if s := object(t, exitDone, "cache", "stats", "--dir", dir); s["capacity_bytes"] != float64(1<<30) { // P7: it failed
 		t.Errorf("after a put that failed: %v", s)
 	}
+}
+
+// A blob that can never fit makes no store: the capacity is compared with what the store would
+// write, to the block.
+func TestCachePutTooLarge(t *testing.T) {
+	key := file(t, "key", "k")
+	for _, c := range []struct {
+		capacity, variable string
+		bytes              int
+		fits               bool
+	}{
+		{"8KiB", "1024", 3 << 10, true},
+		{"8KiB", "1024", 4 << 10, false}, // with its head it is more than a block
+		{"12KiB", "1024", 4 << 10, true},
+		{"", "1", 1 << 20, false},
+		{"", "1", 1<<20 - 8<<10, true},
+	} {
+		t.Setenv("KILN_STORE_CAPACITY", c.variable)
+		dir := filepath.Join(t.TempDir(), "store")
+		put := []string{"cache", "put", "--dir", dir, "--key-file", key, "--value-file", file(t, "value", strings.Repeat("v", c.bytes))}
+		if c.capacity != "" {
+			put = append(put, "--capacity", c.capacity)
+		}
+		if c.fits {
+			done(t, put...)
+			continue
+		}
+		code, out, errs := invoke(put...)
+		if code != exitFailed || out != "" || !strings.Contains(errs, "too_large") || !strings.Contains(errs, "raise --capacity") {
+			t.Errorf("%+v: exit %d, %q, %q", c, code, out, errs)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%+v: there is a store (%v)", c, err)
+		}
+	}
+	put := []string{"cache", "put", "--dir", filepath.Join(t.TempDir(), "store"), "--value-file", file(t, "value", strings.Repeat("v", 1<<20))}
+	done(t, append(put, "--key-file", key, "--capacity", "5")...)
+	done(t, append(put, "--key-file", file(t, "other", "o"))...) // the directory has a capacity
 }
 
 // A backend that is named bounds what a subcommand sees and touches to its
