@@ -72,7 +72,7 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 			}
 		}
 		if err != nil && !isGone(err) {
-			_ = f.Remove(to) // stays if it is not empty
+			d.lessen(place)
 			return stuck, nil
 		}
 		if d.lock == nil { // the name of that folder does not say which key.bin was meant
@@ -88,6 +88,26 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 	_ = f.Remove(to) // stays if it is not empty
 	d.dropped(place)
 	return nil, nil
+}
+
+// lessen writes the account of an entry of which a file is gone, and the other cannot be removed.
+func (d *directory) lessen(place string) {
+	r := d.idx.entries[place]
+	found, _ := d.s.main.files(place)
+	if left := sized(place, found); r != nil && left.bytes != r.bytes {
+		now := *r
+		now.bytes, now.disk, now.stamp = left.bytes, left.disk, left.stamp
+		d.idx.add(now)
+		d.journal.added(now)
+	}
+}
+
+// pass leaves an entry that cannot be evicted out of the victims.
+func (d *directory) pass(place string) {
+	if r := d.idx.entries[place]; r != nil {
+		d.idx.pass(r)
+		d.stuck = true
+	}
 }
 
 var errInPlace = errors.New("the file is removed in its place")
@@ -245,8 +265,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 				return err
 			}
 			if !gone {
-				d.idx.pass(r)
-				d.stuck = true
+				d.pass(r.place)
 				continue
 			}
 			d.s.stats.evictions.Add(1)
@@ -318,10 +337,7 @@ func (d *directory) thin(bucket string, slots []slot) error {
 		if gone || err != nil {
 			return err
 		}
-		if known := d.idx.entries[r.place]; known != nil {
-			d.idx.pass(known)
-			d.stuck = true
-		}
+		d.pass(r.place)
 	}
 	return nil
 }
@@ -375,7 +391,11 @@ func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 	// By way of tmp/, from where the sweep puts back what was not meant, should this process
 	// stand still before the move, and be killed behind it.
 	to := d.away(place)
-	if stuck, err := d.move(place, to); err != nil || stuck != nil {
+	stuck, err = d.move(place, to)
+	if stuck != nil {
+		d.trash = append(d.trash, to) // what has gone of it
+	}
+	if err != nil || stuck != nil {
 		return stuck, err
 	}
 	if d.s.main.Rename(to, asideName(miss.Reason, place)) != nil {
