@@ -80,7 +80,7 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 		}
 	}
 	if f.Remove(place) != nil { // an empty folder is no entry
-		if _, err := d.tidySlot(place, sync.OnceValue(d.s.fileTime)); err != nil {
+		if _, _, err := d.tidySlot(place, sync.OnceValue(d.s.fileTime)); err != nil {
 			return nil, err
 		}
 		_ = f.Remove(place) // stays if others have put something there

@@ -377,17 +377,11 @@ func (d *directory) complete(place, name string) (whole bool, err error) {
 // rest aside. errLent says that a living process may give it back.
 func (d *directory) regain(place string) (whole bool, err error) {
 	clock := sync.OnceValue(d.s.fileTime)
-	if whole, err := d.tidySlot(place, clock); whole || err != nil {
+	whole, lent, err := d.tidySlot(place, clock)
+	if whole || err != nil {
 		return whole, err
 	}
-	var lent error
-	list, _ := d.s.main.ReadDir(place) // of what is gone there is nothing to set aside
-	for _, entry := range list {
-		if mark, ours := strings.CutPrefix(entry.Name, gonePrefix); ours && !d.hadTurn(mark, d.s.main.stampOfFile(place+"/"+entry.Name)) {
-			lent = errLent
-		}
-	}
-	list, _ = d.s.main.ReadDir(tmpDir) // what cannot be listed cannot be told from what is gone
+	list, _ := d.s.main.ReadDir(tmpDir) // what cannot be listed cannot be told from what is gone
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
 		if !strings.HasSuffix(name, away+strings.ReplaceAll(place, "/", away)) {
@@ -444,7 +438,7 @@ func (d *directory) tidy() error {
 		}
 		name := d.hollow[0]
 		if strings.Count(name, "/") == 2 {
-			if _, err := d.tidySlot(name, clock); err != nil {
+			if _, _, err := d.tidySlot(name, clock); err != nil {
 				return err
 			}
 			_ = d.s.main.Remove(name) // stays if it is not empty, as all below
@@ -456,14 +450,22 @@ func (d *directory) tidy() error {
 	return nil
 }
 
-// tidySlot does so for what has a place. whole says that it is an entry again.
-func (d *directory) tidySlot(place string, clock func() time.Time) (whole bool, err error) {
+// tidySlot does so for what has a place. whole says that it is an entry again, and errLent in lent
+// that a living process may have it so.
+func (d *directory) tidySlot(place string, clock func() time.Time) (whole bool, lent, err error) {
 	f := d.s.main
 	list, _ := f.ReadDir(place) // of what is gone there is nothing to do
 	for _, entry := range list {
 		mark, ours := strings.CutPrefix(entry.Name, gonePrefix)
 		gone := place + "/" + entry.Name
-		if !ours || !entry.Mode.IsRegular() || d.lock == nil && !d.aged(gone, clock) {
+		if !ours || !entry.Mode.IsRegular() {
+			continue
+		}
+		meant := mark == "" || d.hadTurn(mark, f.stampOfFile(gone))
+		if d.lock == nil && !d.aged(gone, clock) {
+			if !meant {
+				lent = errLent
+			}
 			continue
 		}
 		missing := keyFile
@@ -471,20 +473,22 @@ func (d *directory) tidySlot(place string, clock func() time.Time) (whole bool, 
 		if found.kernel < 0 {
 			missing = kernelFile
 		}
-		if !there || found.key >= 0 && found.kernel >= 0 || mark == "" || d.hadTurn(mark, f.stampOfFile(gone)) {
+		if !there || found.key >= 0 && found.kernel >= 0 || meant {
 			_ = f.Remove(gone) // the next listing tries again
 			continue
 		}
 		if err := d.change(); err != nil {
-			return false, err
+			return false, nil, err
 		}
-		if f.Rename(gone, place+"/"+missing) == nil {
-			whole = true
-			d.sync(place + "/")
-			d.restored(place)
+		if f.Rename(gone, place+"/"+missing) != nil {
+			lent = errLent
+			continue
 		}
+		whole = true
+		d.sync(place + "/")
+		d.restored(place)
 	}
-	return whole, nil
+	return whole, lent, nil
 }
 
 // aged reports whether a file has had its name for so long that nobody is about to remove it.
