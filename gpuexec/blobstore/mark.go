@@ -115,17 +115,13 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) (kept b
 	if s.cfg.ReadOnly {
 		return false
 	}
-	var unwritten error
-	err := s.dir.alter(ctx, func() error {
-		if unwritten = s.writeRefused(b.digest); unwritten == errMore {
-			return errMore
-		}
+	err := s.alterRefused(ctx, b.digest, func() error {
 		if b.layer > 0 {
 			return nil
 		}
 		return s.banishLocked(b, reason)
 	})
-	if err = errors.Join(err, unwritten); err != nil {
+	if err != nil {
 		s.logOnce("set aside", err)
 	}
 	if !s.cfg.Aborts(backendOf(b.Place)) {
@@ -288,18 +284,8 @@ func (s *Store) refuseAll(mark string) error {
 	s.refuse(digest)
 	ctx, cancel := context.WithTimeout(s.base, patience)
 	defer cancel()
-	var unwritten error
-	err := s.dir.alter(ctx, func() error {
-		if unwritten = s.writeRefused(digest); unwritten == errMore {
-			return errMore
-		}
-		return nil
-	})
-	if err != nil {
+	if err := s.alterRefused(ctx, digest, func() error { return nil }); err != nil {
 		return err
-	}
-	if unwritten != nil {
-		return unwritten
 	}
 	return s.commitIn(leaseDir, false, refusedFile, leaseDir+"/")
 }
@@ -412,7 +398,19 @@ func (s *Store) refuse(digest [32]byte) {
 	r.mergeLocked()
 }
 
-// writeRefused writes it, too. It is part of a change, which may have more to do, and not durable
+// alterRefused writes it, too, in a change that goes on with more, whether or not it was written.
+func (s *Store) alterRefused(ctx context.Context, digest [32]byte, more func() error) error {
+	var unwritten error
+	err := s.dir.alter(ctx, func() error {
+		if unwritten = s.writeRefused(digest); unwritten == errMore {
+			return errMore
+		}
+		return more()
+	})
+	return errors.Join(err, unwritten)
+}
+
+// writeRefused does so. It is part of a change, which may have more to do, and not durable
 // before a commit.
 func (s *Store) writeRefused(digest [32]byte) error {
 	r := &s.refusals
