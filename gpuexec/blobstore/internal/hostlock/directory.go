@@ -193,12 +193,12 @@ func (d *Directory) taken(err error) (bool, error) {
 }
 
 // first looks further where nobody has had the lock of this generation: the file may be
-// one that this process made again, or Ended, when it had stood still since it looked for the
+// one that this process made again, when it had stood still since it looked for the
 // newest and others had removed that. Else it removes generations of long ago. The lowest
 // goes first, so that who had one of them finds its own gone, or the next one there.
 func (d *Directory) first() bool {
 	info, err := d.file.Stat()
-	if d.inode = info.Inode; err != nil || info.Size > int64(len(settledMark)) {
+	if d.inode = info.Inode; err != nil || info.Size > 0 {
 		return err == nil
 	}
 	list, err := d.fs.ReadDir(d.folder)
@@ -247,43 +247,31 @@ func (d *Directory) Ended() (settled func(), any bool) {
 	var ended []string
 	for _, entry := range list {
 		n, no := strconv.Atoi(entry.Name)
-		if err == nil && e == nil && no == nil && n >= 0 && n < newest && d.hasEnded(d.name(n), false) {
+		if err == nil && e == nil && no == nil && n >= 0 && n < newest && d.hasEnded(d.name(n)) {
 			ended = append(ended, d.name(n))
 		}
 	}
 	return func() {
 		for _, name := range ended {
-			d.hasEnded(name, true)
+			_ = d.fs.Chmod(name, 0o600|settledBit) // one that is lost costs another look
 		}
 	}, len(ended) > 0
 }
 
-// hasEnded looks at one, and with settle notes that it need not be looked at again.
-func (d *Directory) hasEnded(name string, settle bool) bool {
-	open := d.fs.Open
-	if settle {
-		open = d.fs.Update
-	}
-	f, err := open(name)
+func (d *Directory) hasEnded(name string) bool {
+	f, err := d.fs.Open(name)
 	if err != nil {
 		return false
 	}
-	defer f.Close() // a note that is lost costs another look
+	defer f.Close() // it was only looked at
 	free, err := f.TryLock()
 	info, e := f.Stat()
-	text := make([]byte, len(settledMark))
-	n, _ := f.ReadAt(text, max(0, info.Size-int64(len(text)))) // short, at worst
-	if !free || err != nil || e != nil || !info.Regular() || string(text[:n]) == settledMark {
-		return false
-	}
-	if settle {
-		_, _ = f.WriteAt([]byte(settledMark), info.Size)
-	}
-	return true
+	return free && err == nil && e == nil && info.Regular() && info.Mode.Perm()&settledBit == 0
 }
 
-// settledMark ends the file of such a holder.
-const settledMark = "settled\n"
+// settledBit in the mode of the file of such a holder says that it need not be looked at again: a
+// full disk has room for that.
+const settledBit = 0o100
 
 // Held reports whether this holder still has the lock. It may have been passed over
 // while its process stood still: then the next generation is there, or its own is gone.

@@ -169,9 +169,8 @@ func TestGenerationIsMadeAgain(t *testing.T) {
 	})
 }
 
-// P8: neither does one have the lock beside another where the file of its generation, which was gone, was
-// made again by a note that its holder has ended.
-func TestEndedGenerationIsMadeAgain(t *testing.T) {
+// P8: a note that a holder has ended makes no file of a generation that is gone.
+func TestEndedGenerationStaysGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFS(t)
 		notBeside(t, f, func() {
@@ -186,11 +185,17 @@ func TestEndedGenerationIsMadeAgain(t *testing.T) {
 	})
 }
 
-// P7: a holder that has ended is told of once, whatever its file has.
+// P5, P7: a holder that has ended is told of once, whatever its file has, and on a full disk too.
 func TestEndedIsToldOnce(t *testing.T) {
-	f := newFS(t)
+	disk, full := newFS(t), false
+	f := vfs.Watch(disk, func(op string) error {
+		if full && op == "write" {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
 	d := hostlock.NewDirectory(f, "lock", period)
-	for i, text := range []string{"", "settled", strings.Repeat("x", 60), strings.Repeat("x", 1000)} {
+	for i, text := range []string{"", "x", strings.Repeat("x", 60), strings.Repeat("x", 1000)} {
 		if err := vfs.WriteNew(f, "lock/"+strconv.Itoa(i), false, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -198,6 +203,7 @@ func TestEndedIsToldOnce(t *testing.T) {
 	if err := errors.Join(f.Mkdir("lock/7"), vfs.WriteNew(f, "lock/9", false)); err != nil {
 		t.Fatal(err)
 	}
+	full = true
 	settled, any := d.Ended()
 	settled()
 	if _, again := d.Ended(); !any || again {
