@@ -146,7 +146,10 @@ func (s *Store) recount() {
 		return
 	}
 	told := false
-	err := d.distrust(s.base)
+	err := d.await()
+	if err == nil {
+		err = d.distrust(s.base)
+	}
 	if err == nil {
 		err = d.alter(s.base, func() error {
 			if _, still := d.lock.Ended(); still && !told { // else others have done so
@@ -162,6 +165,19 @@ func (s *Store) recount() {
 	if err != nil {
 		s.logOnce("recount", err) // the next sweep tries again
 	}
+}
+
+// await has the lock once, and waits no longer than a request does for a process that stands still
+// with it.
+func (d *directory) await() error {
+	ctx, cancel := context.WithTimeout(d.s.base, patience)
+	defer cancel()
+	if err := d.hold(ctx); err != nil {
+		return err
+	}
+	defer d.unhold()
+	defer d.leave()
+	return d.lock.Lock(ctx)
 }
 
 // giveBack looks whether a process was killed before it gave back what it had taken of others:

@@ -10,10 +10,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -399,4 +402,51 @@ func (f unremovable) RemoveAll(name string) error {
 		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EBUSY}
 	}
 	return f.FS.RemoveAll(name)
+}
+
+// opening is a file system that calls a function before a file is opened for reading.
+type opening struct {
+	vfs.FS
+	before func(name string)
+}
+
+func (o opening) Open(name string) (vfs.File, error) {
+	o.before(name)
+	return o.FS.Open(name)
+}
+
+// P7, P8: who lists the directory for a process that has ended does not wait as long as a lease for
+// one that stands still with the lock: a later sweep does it.
+func TestRecountDoesNotWaitForALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		disk := crashfs.New(nil)
+		holder := hostlock.NewDirectory(disk, "lease/directory", 10*time.Second)
+		stands := false
+		open := func() *blobstore.Store {
+			s, err := blobstore.Open(background, powerConfig(opening{disk, func(name string) {
+				if name == "lease/directory/0" && stands { // it looks who has ended
+					stands = false
+					r.must(holder.Lock(background))
+				}
+			}}, blobstore.None))
+			r.must(err)
+			return s
+		}
+		s := open()
+		r.must(s.Put(background, backend, "k", []byte("v"), 0))
+		r.must(s.Close(background))
+		r.must(vfs.WriteNew(disk, "lease/directory/1", false)) // the first holder was passed over
+		stands = true
+		begin := time.Now()
+		s = open()
+		r.want("waited", words(stands, time.Since(begin) < 5*time.Second), "false true")
+		holder.Unlock()
+		ended := func() bool { _, any := holder.Ended(); return any }
+		r.want("not yet", ended(), true)
+		r.must(s.Close(background))
+		s = open()
+		r.want("then", ended(), false)
+		r.must(s.Close(background))
+	})
 }
