@@ -128,11 +128,22 @@ func (v verdict) reason() fault.Reason {
 // the capacity is evicted at the end. Until then the capacity may be exceeded by an eighth.
 func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 	const op = "store: import"
-	if s.off || s.cfg.ReadOnly {
-		return Transfer{}, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+	if err := s.receives(op); err != nil {
+		return Transfer{}, err
 	}
 	to := intake{s: s}
 	return to.end(ctx, s.unpack(ctx, op, r, &to))
+}
+
+// receives refuses entries for a store that writes nothing.
+func (s *Store) receives(op string) error {
+	switch {
+	case s.sealed:
+		return s.unwritable(op, "", "")
+	case s.off || s.cfg.ReadOnly:
+		return refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+	}
+	return nil
 }
 
 // unpack takes the entries of an archive.
@@ -310,8 +321,8 @@ func (t *Transfer) count(err error) error {
 // fault.ErrRefused.
 func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 	const op = "store: merge"
-	if s.off || s.cfg.ReadOnly {
-		return Transfer{}, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+	if err := s.receives(op); err != nil {
+		return Transfer{}, err
 	}
 	to := intake{s: s}
 	return to.end(ctx, s.gather(ctx, op, dirs, &to))

@@ -278,10 +278,14 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 		d.leave()
 		d.unhold()
 	}()
+	var unowned error
 	if d.owner == nil || !d.fresh { // as when there was no room for it
-		d.own() // before anything is written that may be left
+		unowned = d.own() // before anything is written that may be left
 	}
 	if err = d.enter(ctx); err == nil {
+		if unowned != nil { // else that says it
+			d.s.logOnce("own", unowned) // what it writes is swept by age
+		}
 		if err = d.tidy(); err == nil {
 			err = do()
 		}

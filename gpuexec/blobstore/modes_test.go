@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -245,7 +246,7 @@ func TestReadOnlyMount(t *testing.T) {
 			blobstore.SetFS(c, func(root string) vfs.FS {
 				return &unwritable{FS: vfs.Watch(vfs.Dir(root), func(op string) error {
 					switch op {
-					case "write", "rename", "sync", "mkdir":
+					case "write", "rename", "sync":
 						return errno
 					}
 					return nil
@@ -264,6 +265,13 @@ func TestReadOnlyMount(t *testing.T) {
 		_, claim, miss, err := s.Obtain(background, backend, "j")
 		r.want("obtain", words(claim == nil, miss.Reason, err), "true absent <nil>")
 		r.want("prune", said(s.Prune(background, 0)), "refused reason=degraded")
+		var archive bytes.Buffer
+		_, err = s.Export(background, &archive)
+		r.must(err)
+		_, err = s.Import(background, &archive)
+		r.want("import", said(err), "refused reason=degraded")
+		_, err = s.Merge(background, r.path("d"))
+		r.want("merge", said(err), "refused reason=degraded")
 		r.want("nothing went", s.get("k"), "v")
 		s.shut()
 		r.want("nothing was made", words(r.names("d/tmp")), words(before))
@@ -283,6 +291,13 @@ func (u *unwritable) Create(name string) (vfs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: u.errno}
 }
 func (u *unwritable) Update(name string) (vfs.File, error) { return u.Create(name) }
+
+func (u *unwritable) Mkdir(name string) error {
+	if _, err := u.Lstat(name); err == nil { // what is there comes first
+		return &fs.PathError{Op: "mkdir", Path: name, Err: syscall.EEXIST}
+	}
+	return &fs.PathError{Op: "mkdir", Path: name, Err: u.errno}
+}
 
 // P13: what root makes in the directory of the user who called it belongs to that user, who
 // goes on using it.

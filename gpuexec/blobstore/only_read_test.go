@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"bytes"
+	"io"
 	"io/fs"
 	"testing"
 	"time"
@@ -112,6 +113,14 @@ func TestOnlyRead(t *testing.T) {
 		r.want("import", said(err), want)
 		_, err = s.Merge(background, r.path("read"), r.path("other"))
 		r.want("merge", said(err), want)
+		r.want("usage", s.usage().Entries, map[bool]int{true: 1, false: 13}[base]) // a base is not counted
+		r.must(s.List(background, func(blobstore.Info) error { return nil }))
+		info, err := s.Inspect(background, backend+"/"+s.Bucket("good")+"/0")
+		r.want("inspect", words(info.Key, err == nil), map[bool]string{true: " false", false: "good true"}[base])
+		_, err = s.Explain(background, backend, "bad")
+		r.must(err)
+		_, err = s.Export(background, io.Discard)
+		r.must(err)
 		r.clock(3 * time.Hour)
 		s.put("later", "v") // which sweeps
 		r.want("reasons", s.Stats().Reasons[fault.Degraded], 0)

@@ -200,17 +200,16 @@ func (s *Store) giveBack(name string) error {
 }
 
 // own shows other processes that this one lives.
-func (d *directory) own() {
+func (d *directory) own() error {
 	if d.lock == nil || d.owner != nil && d.owner.There() {
-		return
+		return nil
 	}
 	d.disown() // of a directory that was removed
 	owner, err := d.s.owners.Enter(d.s.writer)
-	if err != nil {
-		d.s.logOnce("own", err) // what it writes is swept by age
-		return
+	if err == nil {
+		d.owner = owner
 	}
-	d.owner = owner
+	return err
 }
 
 func (d *directory) disown() {
