@@ -266,6 +266,12 @@ func (s *Store) shutDown() error {
 
 // letGo gives up what is open, when no call is under way.
 func (s *Store) letGo() {
+	if draft := s.dir.draft; draft != nil { // and its change has failed
+		_ = s.main.Remove(draft.name) // the next sweep removes what is left
+	}
+	if half := s.refusals.half; half != nil {
+		_ = s.main.Remove(half.name) // likewise
+	}
 	s.dir.journal.close()
 	s.dir.forgetRest()
 	s.dir.disown()

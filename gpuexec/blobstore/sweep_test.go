@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -449,4 +450,56 @@ func TestRecountDoesNotWaitForALease(t *testing.T) {
 		r.want("then", ended(), false)
 		r.must(s.Close(background))
 	})
+}
+
+// making is a file system that calls a function before a file is made.
+type making struct {
+	vfs.FS
+	before func(name string)
+}
+
+func (m making) Create(name string) (vfs.File, error) {
+	m.before(name)
+	return m.FS.Create(name)
+}
+
+// P9: what was written for the next turn of a change, which then failed, goes when the store ends,
+// or could not be opened: a sweep would leave it for an hour, since nobody is its owner any more.
+func TestPreparedForAChangeThatFailed(t *testing.T) {
+	r := newRig(t)
+	holder := hostlock.NewDirectory(vfs.Dir(r.path("d")), "lease/directory", time.Minute)
+	part := ""
+	var leave func()
+	ctx := func() (ctx context.Context) {
+		ctx, leave = context.WithCancel(background)
+		t.Cleanup(leave)
+		return ctx
+	}
+	stands := func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS {
+			return making{vfs.Dir(root), func(name string) {
+				if part != "" && strings.HasSuffix(name, part) {
+					part = ""
+					r.must(holder.Lock(background))
+					leave()
+				}
+			}}
+		})
+	}
+	s := r.open("d", mib, stands)
+	s.put("k", "v")
+	r.fillRefusals()
+	b := s.blob("k")
+	part = ".refused"
+	r.must(s.Refuse(ctx(), b))
+	r.want("a list", words(part, strings.Contains(words(r.names("d/tmp")), ".refused")), " true")
+	holder.Unlock()
+	s.shut()
+	r.want("when the store has ended", r.names("d/tmp"), "[]")
+	part = ".settings"
+	_, err := blobstore.Open(ctx(), r.config("d", 2*mib, stands))
+	r.want("settings", words(part, errors.Is(err, context.Canceled)), " true")
+	r.want("after an open that failed", r.names("d/tmp"), "[]")
+	holder.Unlock()
+	s.reopen()
 }
