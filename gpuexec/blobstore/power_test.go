@@ -3,11 +3,14 @@
 package blobstore_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -20,22 +23,37 @@ var lossCount = flag.Int("losses", 600, "losses of power in TestPowerLossOfWrite
 
 // power is a disk that loses power now and then while writers use it.
 type power struct {
-	t    *testing.T
-	seed uint64
-	disk *crashfs.FS
-	mu   struct {
+	t      *testing.T
+	seed   uint64
+	disk   *crashfs.FS
+	wrap   func(vfs.FS) vfs.FS // what a store sees of it; nil = all
+	most   int64               // capacity
+	halves bool                // what goes does so by its files, and so may lack one
+	mu     struct {
 		sync.Mutex
 		rng          *rand.Rand
 		ops, losses  int
 		wanted       float64         // losses at each operation
 		acknowledged map[string]bool // keys whose put with full has returned
+		damaged      map[string]bool
 	}
 }
 
 const powerKeys = 6
 
 // lax reports whether writers after the first write with file.
-func (p *power) lax() bool { return p.seed%8 > 3 }
+func (p *power) lax() bool { return p.wrap == nil && p.seed%8 > 3 }
+
+// open opens a store on a disk.
+func (p *power) open(disk *crashfs.FS, level blobstore.Durability) (*blobstore.Store, error) {
+	var seen vfs.FS = disk
+	if p.wrap != nil {
+		seen = p.wrap(disk)
+	}
+	cfg := powerConfig(seen, level)
+	cfg.Capacity = limit.Of(p.most)
+	return blobstore.Open(background, cfg)
+}
 
 // lose looks at the disk as it would be after a loss of power, sometimes also after
 // another one while that was being mended.
@@ -69,9 +87,7 @@ func (p *power) loseNow() {
 // check opens what is left: every entry is whole or absent, and what was acknowledged
 // is there (SPEC P9, P10).
 func (p *power) check(disk *crashfs.FS, after string) {
-	cfg := powerConfig(disk, blobstore.Full)
-	cfg.Capacity = limit.Of(mib)
-	s, err := blobstore.Open(background, cfg)
+	s, err := p.open(disk, blobstore.Full)
 	if err != nil {
 		p.t.Errorf("seed %d: open after %s: %v", p.seed, after, err)
 		return
@@ -86,9 +102,15 @@ func (p *power) check(disk *crashfs.FS, after string) {
 			p.t.Errorf("seed %d: a wrong payload for %s after %s", p.seed, key, after)
 		case !miss.None() && p.mu.acknowledged[key]:
 			p.t.Errorf("seed %d: %s was acknowledged and is gone after %s: %v", p.seed, key, after, miss)
-		case !miss.None() && miss.Reason != "absent" && (!p.lax() || miss.Reason != "truncated"): // with file an entry may lack a file
+		case !miss.None() && miss.Reason != "absent" && !p.mu.damaged[key] && (!p.lax() || miss.Reason != "truncated"): // with file an entry may lack a file
 			p.t.Errorf("seed %d: %s is %v after %s: want whole or absent", p.seed, key, miss, after)
 		}
+	}
+	if size, text, files, err := s.Audit(background); err != nil || size != files || text != files {
+		p.t.Errorf("seed %d: accounts of %d and %d bytes, files of %d after %s: %v", p.seed, size, text, files, after, err)
+	}
+	if u, err := s.Usage(background); err != nil || u.DiskBytes > p.most {
+		p.t.Errorf("seed %d: after %s: %+v %v", p.seed, after, u, err)
 	}
 	if err := s.Close(background); err != nil {
 		p.t.Errorf("seed %d: close after %s: %v", p.seed, after, err)
@@ -102,7 +124,7 @@ func TestPowerLossOfWriters(t *testing.T) {
 	const seeds = 64
 	losses := 0
 	for seed := range uint64(seeds) {
-		p := &power{t: t, seed: seed}
+		p := &power{t: t, seed: seed, most: mib}
 		p.store() // to count the operations, over which the losses are spread
 		p.mu.wanted = float64(*lossCount) / seeds / float64(p.mu.ops)
 		p.store()
@@ -152,4 +174,84 @@ func (p *power) store() {
 		}
 	}
 	wg.Wait()
+}
+
+// narrow is a disk on which no folder is made for what is moved away.
+type narrow struct{ vfs.FS }
+
+func (n narrow) Mkdir(name string) error {
+	if strings.HasPrefix(name, "tmp/") && strings.Contains(name, "+") {
+		return &vfs.Fault{Op: "mkdir", Name: name, Err: syscall.ENOSPC}
+	}
+	return n.FS.Mkdir(name)
+}
+
+// P9, P10: power is lost at each operation of a store that evicts, sets aside and prunes entries
+// whose folders can be moved, whose files alone can, and which are emptied in their place.
+func TestPowerLossOfRemovals(t *testing.T) {
+	stuck := func(string) bool { return true }
+	for what, wrap := range map[string]func(vfs.FS) vfs.FS{
+		"folders": func(f vfs.FS) vfs.FS { return f },
+		"files":   func(f vfs.FS) vfs.FS { return &overlay{f, stuck, false} },
+		"places":  func(f vfs.FS) vfs.FS { return narrow{&overlay{f, stuck, false}} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := &power{t: t, seed: 1, wrap: wrap, most: 3 * small, halves: what != "folders"}
+			p.mu.wanted = float64(*lossCount) / 400
+			p.mu.rng, p.mu.acknowledged, p.mu.damaged = rand.New(rand.NewPCG(1, 3)), map[string]bool{}, map[string]bool{}
+			p.disk = crashfs.New(p.lose)
+			p.remove()
+			t.Logf("%d losses in %d operations", p.mu.losses, p.mu.ops)
+		})
+	}
+}
+
+// remove stores all keys and removes some.
+func (p *power) remove() {
+	s, err := p.open(p.disk, blobstore.Full)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer s.Close(background)
+	goes := func(keys ...string) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, key := range keys {
+			p.mu.acknowledged[key] = false
+			p.mu.damaged[key] = p.halves
+		}
+	}
+	put := func(key string) {
+		if err := s.Put(background, backend, key, payload(key, 700), 0); err != nil {
+			p.t.Errorf("put %s: %v", key, err)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.mu.acknowledged[key] = true
+	}
+	for _, key := range []string{"k0", "k1", "k2"} {
+		put(key)
+	}
+	goes("k0")
+	put("k3")
+	goes("k2")
+	p.mu.Lock()
+	p.mu.damaged["k2"] = true
+	p.mu.Unlock()
+	f, err := p.disk.Update(backend + "/" + s.Bucket("k2") + "/0/kernel.bin")
+	if err == nil {
+		_, err = f.WriteAt([]byte("bad"), 40)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	put("k2")
+	goes("k1")
+	put("k4")
+	goes("k2", "k3", "k4")
+	if err := s.Prune(background, small); err != nil {
+		p.t.Error(err)
+	}
+	put("k5")
 }
