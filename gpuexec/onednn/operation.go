@@ -313,8 +313,13 @@ func (l *Library) attributes(s *primitive.Spec) (_ handle, err error) {
 		if _, ok := dataTypes[cmp.Or(q.Type, "f32")]; !ok || q.Mask > math.MaxInt32 {
 			return 0, fault.Invalidf("onednn: attributes", "%s: type %q, mask %#x", q.Arg, q.Type, q.Mask)
 		}
-		if t, is3 := l.b.(*table3); zeros && s.Kind == "reorder" && q.Mask != 0 && (!is3 || t.DescBlob == nil) { // it refuses every execution
+		t, is3 := l.b.(*table3)
+		switch old := !is3 || t.DescBlob == nil; {
+		case !zeros || q.Mask == 0:
+		case old && s.Kind == "reorder": // it refuses every execution
 			return 0, unsupported("a reorder with zero points by a mask")
+		case !is3 && s.Kind == "matmul" && len(s.Op.Tensors[0].Dims) > 2: // it reads them by another dimension
+			return 0, unsupported("a product of many with zero points by a mask")
 		}
 		if err := l.b.quantize(attr, arg, q, zeros); err != nil {
 			return 0, err

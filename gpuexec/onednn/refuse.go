@@ -52,7 +52,7 @@ func (o *operation) behind() error {
 		p := &o.spec.Attr.PostOps[i]
 		product := o.kind == "matmul" || o.kind == "inner_product" || o.kind == "convolution"
 		switch {
-		case p.Kind == "sum" && (o.kind == "eltwise" || o.kind == "pooling"), p.Kind == "prelu" && !product:
+		case p.Kind == "sum" && (o.kind == "eltwise" || o.kind == "pooling" || o.kind == "reorder" && p.ZeroPoint != 0), p.Kind == "prelu" && !product:
 			return failure("attributes", fault.ErrUnsupported, "post-op %s of %s", p.Kind, o.kind)
 		case p.Kind == "prelu" && p.Mask>>rank != 0:
 			return fault.Invalidf("onednn: attributes", "post-op prelu, mask %#x of %d dimensions", p.Mask, rank)
@@ -101,42 +101,86 @@ func oneLayout(a, b *primitive.Tensor) bool {
 
 // spoils is whether an implementation walks outside of its memory, or computes wrong numbers.
 func (i *implementation) spoils() bool {
-	wrong := i.wrong()
-	if wrong == nil {
-		return false
-	}
 	var name *byte
-	return i.lib.c.PlanText(i.pd, queryName, 0, &name) == success && wrong(text(name))
+	return i.lib.c.PlanText(i.pd, queryName, 0, &name) == success && i.wrong(text(name))
 }
 
-// wrong says which of a request's implementations are, by their names; nil: none.
-func (i *implementation) wrong() func(name string) bool {
+// wrong is whether an implementation of this name does that for this request. Where most do, the
+// library's plain loops do not, whose names begin with ref.
+func (i *implementation) wrong(name string) bool {
 	s, newer := i.spec, i.lib.image.newer
 	list := s.Op.Tensors
-	ref := func(name string) bool { return strings.HasPrefix(name, "ref") }
-	others := func(name string) bool { return !ref(name) }
-	switch {
-	case s.Kind == "softmax" && !newer: // loops go from row to row by the stride of the dimension before it
-		turned, channels := slices.ContainsFunc(list, outOfOrder), channelsBeside(s) || scatteredValues(s)
-		if !turned && !channels {
-			return nil
+	last := &list[len(list)-1]
+	_, is2 := i.lib.b.(*table2)
+	jit := strings.HasPrefix(name, "jit")
+	ref := strings.HasPrefix(name, "ref") || strings.HasPrefix(name, "lnorm_ref")
+	if !ref && (scatteredValues(s) || !newer && halves(s) || is2 && sumsDiffer(s.Attr.PostOps)) {
+		return true // values are read as if they lay side by side, or were no halves; all sums are given one scale
+	}
+	switch s.Kind {
+	case "softmax": // loops of the library's go from row to row by the stride of the dimension before it
+		return jit && misplaced(s, last, false) || !newer && (ref && slices.ContainsFunc(list, outOfOrder) || jit && channelsBeside(s))
+	case "binary":
+		return jit && misplaced(s, last, is2)
+	case "concat": // it divides by the sizes of each source
+		return ref && slices.ContainsFunc(list, empty) && !empty(*last)
+	case "matmul":
+		if hasValues(s.Attr.PostOps) && !inRows(last) { // they look for a value by the place of a number, as if it were in rows
+			return !ref
 		}
-		return func(name string) bool { return turned && ref(name) || channels && strings.HasPrefix(name, "jit") }
-	case s.Kind == "concat" && slices.ContainsFunc(list, empty) && !empty(list[len(list)-1]): // it divides by the sizes of each source
-		return ref
-	case scatteredValues(s): // they are read as if they lay side by side, in the order of their dimensions
-		return others
-	case s.Kind == "matmul" && hasValues(s.Attr.PostOps) && !inRows(&list[3]): // they look for a value by the place of a number, as if it were in rows
-		return others
-	case s.Kind == "matmul" && newer && scattered(&list[1]): // it takes rows of one product for those of the next
-		return func(name string) bool { return strings.HasPrefix(name, "brg_matmul") }
-	case s.Kind == "eltwise" && newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" }):
-		return func(name string) bool { return name == "jit:avx" || name == "jit:sse41" } // which have no such type
+		return newer && scattered(&list[1]) && strings.HasPrefix(name, "brg_matmul") // it takes rows of one product for those of the next
+	case "inner_product": // weights of one row are taken to have the order of the source
+		return newer && list[1].Dims[0] == 1 && strings.HasPrefix(name, "brg_matmul") && ordersDiffer(&list[0], &list[1])
+	case "eltwise": // two have no halves, and the loop of 2.6 leaves post-operations out
+		old := newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" })
+		return old && (name == "jit:avx" || name == "jit:sse41") || is2 && ref && len(s.Attr.PostOps) > 0 && len(last.Dims) == 1
+	case "pooling": // values for each number are read by the place of another
+		return jit && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Kind == "binary" && !byChannel(&p.Source) })
+	case "layer_normalization": // rows are taken to lie side by side, in the order of their dimensions
+		return !ref && (concrete(&list[0]) && !gapless(&list[0]) || hasValues(s.Attr.PostOps) && !inRows(&list[0]))
+	case "reorder": // zero points by a mask are taken for one, which older versions leave out where there are gaps
+		gaps := !newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return concrete(&t) && !gapless(&t) })
+		return jit && slices.ContainsFunc(s.Attr.ZeroPoints, func(q primitive.Quant) bool { return gaps || q.Mask != 0 })
 	}
-	if _, is2 := i.lib.b.(*table2); is2 && sumsDiffer(s.Attr.PostOps) { // all are given one scale
-		return others
+	return false
+}
+
+// misplaced is whether a post-operation has values that are looked for by the place of a number,
+// as if it were in another order: those by channel if the batch is not the outermost dimension,
+// and others that are smaller than the result if it is not in rows. 2.6 has none in blocks.
+func misplaced(s *primitive.Spec, dst *primitive.Tensor, is2 bool) bool {
+	return !inRows(dst) && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+		switch d := p.Source.Dims; {
+		case p.Kind != "binary":
+			return false
+		case is2 && len(dst.Blocks) > 0:
+			return true
+		case slices.Equal(d, dst.Dims) || !slices.ContainsFunc(d, func(size int64) bool { return size != 1 }):
+			return false
+		}
+		return !byChannel(&p.Source) || len(dst.Strides) > 0 && dst.Dims[0] != 1 && dst.Strides[0] < slices.Max(dst.Strides)
+	})
+}
+
+// halves is whether a post-operation has values of f16.
+func halves(s *primitive.Spec) bool {
+	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Source.Type == "f16" })
+}
+
+// ordersDiffer is whether the numbers of one row, which two tensors share, are in several orders.
+func ordersDiffer(a, b *primitive.Tensor) bool {
+	if len(a.Strides) == 0 || len(b.Strides) == 0 {
+		return false
 	}
-	return nil
+	for i := range a.Dims[1:] {
+		for j := range i {
+			x, y := cmp.Compare(a.Strides[i+1], a.Strides[j+1]), cmp.Compare(b.Strides[i+1], b.Strides[j+1])
+			if x != y && a.Dims[i+1] != 1 && a.Dims[j+1] != 1 {
+				return true
+			}
+		}
+	}
+	return len(a.Blocks) != len(b.Blocks)
 }
 
 // channelsBeside is whether a post-operation of a softmax has a value for each index of dimension
@@ -148,17 +192,18 @@ func channelsBeside(s *primitive.Spec) bool {
 		}
 	}
 	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
-		d := p.Source.Dims
-		if p.Kind != "binary" || len(d) < 2 || d[1] == 1 {
+		return p.Kind == "binary" && len(p.Source.Dims) > 1 && p.Source.Dims[1] != 1 && byChannel(&p.Source)
+	})
+}
+
+// byChannel is whether a tensor has one number, or one for each index of dimension 1.
+func byChannel(t *primitive.Tensor) bool {
+	for i, size := range t.Dims {
+		if i != 1 && size != 1 {
 			return false
 		}
-		for i, size := range d {
-			if i != 1 && size != 1 {
-				return false
-			}
-		}
-		return true
-	})
+	}
+	return true
 }
 
 // scatteredValues is whether a post-operation has a tensor with gaps, or one that is smaller than

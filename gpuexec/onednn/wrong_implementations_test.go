@@ -209,8 +209,8 @@ func TestSumsOfSeveralScales(t *testing.T) {
 }
 
 // E3: post-operations that the library takes and does not do are refused: 2.6 and 3.2 left a sum
-// behind a function of one number or a pooling out, and refused each execution with a prelu behind
-// what is no product.
+// behind a function of one number or a pooling out, all versions the zero point of one behind a
+// reorder, and each execution with a prelu behind what is no product was refused.
 func TestPostOpsThatAreNotDone(t *testing.T) {
 	r := open1(t, limit.Limit{})
 	x, image := Dense("f32", 4, 16), Dense("f32", 2, 16, 7, 7)
@@ -222,6 +222,7 @@ func TestPostOpsThatAreNotDone(t *testing.T) {
 	}{
 		{spec("eltwise", "inference", "abs", nil, x, x), sum},
 		{spec("pooling", "inference", "max", []param{ints("kernel", 1, 1)}, image, image), sum},
+		{spec("reorder", "", "", nil, x, x), primitive.PostOp{Kind: "sum", ZeroPoint: 3}},
 		{spec("eltwise", "inference", "abs", nil, x, x), prelu},
 		{spec("binary", "", "add", nil, x, x, x), prelu},
 		{spec("reduction", "", "sum", nil, x, Dense("f32", 4, 1)), prelu},

@@ -1,0 +1,258 @@
+package onednn
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// E3: a pooling with a value for each number that it gives is right in every implementation: those
+// of 3.x took the values of other numbers, and read behind the last.
+func TestPoolingWithAValueForEach(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const batch, in, n = 2, 8, 7
+	for _, channels := range []int64{16, 17} {
+		for _, sizes := range [][]int64{{1, 1, 1, 1}, {1, channels, 1, 1}, {batch, 1, 1, 1}, {1, 1, n, n}, {batch, channels, n, n}} {
+			src, dst := r.filled(1, Dense("f32", batch, channels, in, in)), r.memory(Dense("f32", batch, channels, n, n))
+			values := r.filled(2, Dense("f32", sizes...))
+			s := spec("pooling", "inference", "max", []param{ints("kernel", 2, 2)}, src.Tensor(), dst.Tensor())
+			s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: values.Tensor()}}
+			x, want := Of[float32](src), make([]float64, len(Of[float32](dst)))
+			for i := range want {
+				at := [4]int64{int64(i) / n / n / channels, int64(i) / n / n % channels, int64(i) / n % n, int64(i) % n}
+				of, from := int64(0), (int64(i)/n/n*in+at[2])*in+at[3]
+				for d := range at {
+					of = of*sizes[d] + at[d]%sizes[d]
+				}
+				want[i] = float64(max(x[from], x[from+1], x[from+in], x[from+in+1])) + float64(Of[float32](values)[of])
+			}
+			if r.each(s, func(name string, p *primitive.Primitive) {
+				r.run(p, Arg{Src, src}, Arg{PostOpSource(0), values}, Arg{Dst, dst})
+				near(t, name, Of[float32](dst), want, 1e-5)
+			}) == 0 {
+				t.Errorf("values of %v: no implementation", sizes)
+			}
+		}
+	}
+}
+
+// E3: a layer normalisation of rows with gaps between them, or in another order, is right in every
+// implementation: those of all versions took the rows to lie side by side, and wrote the gaps.
+func TestNormalisationOfRowsApart(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const a, b, n = 5, 33, 16
+	for _, strides := range [][]int64{{b * n, n, 1}, {b * (n + 5), n + 5, 1}, {b*n + 7, n, 1}, {n, a * n, 1}, {1, a, a * b}} {
+		x := tensor{Type: "f32", Dims: []int64{a, b, n}, Strides: strides}
+		src, dst, values := r.filled(1, x), r.memory(x), r.filled(2, Dense("f32", 1, b, 1))
+		for i := range 2 {
+			s := spec("layer_normalization", "inference", "", []param{float("epsilon", 1e-3)}, x, x, tensor{})
+			args := []Arg{{Src, src}, {Dst, dst}}
+			if i > 0 && r.image.newer { // others have no post-operations of it
+				s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "mul", Source: values.Tensor()}}
+				args = append(args, Arg{PostOpSource(0), values})
+			}
+			want := make([]float64, len(Of[float32](dst)))
+			for row := range int64(a * b) {
+				at := row/b*strides[0] + row%b*strides[1]
+				sum, squares := 0.0, 0.0
+				for c := range int64(n) {
+					v := float64(Of[float32](src)[at+c*strides[2]])
+					sum, squares = sum+v, squares+v*v
+				}
+				factor := 1 / math.Sqrt(squares/n-sum*sum/n/n+1e-3)
+				for c := range int64(n) {
+					want[at+c*strides[2]] = (float64(Of[float32](src)[at+c*strides[2]]) - sum/n) * factor
+					if len(s.Attr.PostOps) > 0 {
+						want[at+c*strides[2]] *= float64(Of[float32](values)[row%b])
+					}
+				}
+			}
+			if r.each(s, func(name string, p *primitive.Primitive) {
+				clear(dst.Bytes()) // also what is between the rows
+				r.run(p, args...)
+				near(t, name, Of[float32](dst), want, 1e-4)
+			}) == 0 {
+				t.Errorf("strides %v: no implementation", strides)
+			}
+		}
+	}
+}
+
+// E3: a reorder with zero points, one or for each index of a dimension, is right or has no
+// implementation: that of 3.13 took one for all, and those of 2.6 and 3.2 left it out beside gaps.
+func TestZeroPointsOfAReorder(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const a, b = 5, 7
+	src := r.memory(Dense("s32", a, b))
+	for i := range Of[int32](src) {
+		Of[int32](src)[i] = int32(i)
+	}
+	for mask, sizes := range [][2]int32{{1, 1}, {a, 1}, {1, b}, {a, b}} {
+		if mask > 0 && !r.image.newer {
+			break // it has one zero point for all numbers
+		}
+		zeros := r.memory(Dense("s32", int64(sizes[0]*sizes[1])))
+		for i := range Of[int32](zeros) {
+			Of[int32](zeros)[i] = int32(1 + i)
+		}
+		for _, strides := range [][]int64{{b, 1}, {1, a}, {2 * b, 2}, {b + 3, 1}} {
+			for slot, sign := range map[Slot]int32{Src: -1, Dst: 1} {
+				dst := r.memory(tensor{Type: "s32", Dims: []int64{a, b}, Strides: strides})
+				s := spec("reorder", "", "", nil, src.Tensor(), dst.Tensor())
+				s.Attr.ZeroPoints = []primitive.Quant{{Arg: slot.String(), Mask: uint64(mask)}}
+				r.each(s, func(name string, p *primitive.Primitive) {
+					r.run(p, Arg{Src, src}, Arg{Dst, dst}, Arg{ZeroPointsOf(slot), zeros})
+					for i := range int32(a * b) {
+						want := i + sign*(1+i/b%sizes[0]*sizes[1]+i%b%sizes[1])
+						if got := Of[int32](dst)[int64(i/b)*strides[0]+int64(i%b)*strides[1]]; got != want {
+							t.Fatalf("%s, %v by the mask %d, strides %v: number %d is %d, want %d", name, slot, mask, strides, i, got, want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// E3: zero points of several products by a mask are read by the dimension that it says, or refused:
+// 2.6 took that of one product, and read behind the last.
+func TestZeroPointsOfManyProducts(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	s := spec("matmul", "", "", nil, Dense("u8", 3, 5, 8), Dense("s8", 3, 8, 9), tensor{}, Dense("s32", 3, 5, 9))
+	for _, arg := range []string{"src", "dst"} {
+		s.Attr.ZeroPoints = []primitive.Quant{{Arg: arg, Mask: 2}}
+		if n, err := r.described(&s); !r.is3() && !errors.Is(err, fault.ErrUnsupported) || r.is3() && err != nil && !errors.Is(err, fault.ErrUnsupported) {
+			t.Errorf("zero points of %s: %d implementations, %v", arg, n, err)
+		}
+	}
+}
+
+// E3: a function of numbers of one dimension has its post-operations done in every implementation:
+// the library's own loop of 2.6 left them out.
+func TestPostOpsOfOneDimension(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	x := Dense("f32", 17)
+	src, values, dst := r.filled(1, x), r.filled(2, x), r.memory(x)
+	s := spec("eltwise", "inference", "square", nil, x, x)
+	s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: x}}
+	want := wide(Of[float32](values))
+	for i, v := range Of[float32](src) {
+		want[i] += float64(v) * float64(v)
+	}
+	r.each(s, func(name string, p *primitive.Primitive) {
+		r.run(p, Arg{Src, src}, Arg{PostOpSource(0), values}, Arg{Dst, dst})
+		near(t, name, Of[float32](dst), want, 1e-6)
+	})
+}
+
+// E3: values behind an operation, one for each index of a dimension, are the right ones in every
+// implementation, whatever the order of dimensions is: those of all versions took others.
+func TestValuesOfDimensionsInAnyOrder(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const a, b, c, d = 2, 16, 3, 5
+	dims := []int64{a, b, c, d}
+	kinds := []primitive.Spec{spec("binary", "", "max", nil, tensor{}, tensor{}, tensor{})}
+	if r.is3() { // 2.6 has no post-operations of it
+		kinds = append(kinds, spec("softmax", "inference", "accurate", []param{ints("axis", 1)}, tensor{}, tensor{}))
+	}
+	for _, x := range []tensor{
+		Dense("f32", dims...),
+		{Type: "f32", Dims: dims, Strides: []int64{b * c * d, 1, b * d, b}},
+		{Type: "f32", Dims: dims, Strides: []int64{1, a, a * b, a * b * c}},
+		{Type: "f32", Dims: dims, Strides: []int64{b * c * d, 8 * c * d, 8 * d, 8}, Blocks: []primitive.Block{{Dim: 1, Size: 8}}},
+	} {
+		src, dst := r.memory(x), r.memory(x) // all are 0
+		at := func(i int64) (index [4]int64, place int64) {
+			index = [4]int64{i / d / c / b, i / d / c % b, i / d % c, i % d}
+			for k, n := range index {
+				if k == 1 && len(x.Blocks) > 0 {
+					place += n % 8
+					n /= 8
+				}
+				place += n * x.Strides[k]
+			}
+			return index, place
+		}
+		for _, sizes := range [][]int64{{1, 1, 1, 1}, {1, b, 1, 1}, {1, 1, 1, d}, {1, 1, c, d}, {a, 1, 1, 1}} {
+			values := r.filled(3, Dense("f32", sizes...))
+			for _, s := range kinds {
+				args, plain := []Arg{{Src, src}, {Src1, src}, {Dst, dst}, {PostOpSource(0), values}}, 0.0
+				for i := range s.Op.Tensors {
+					s.Op.Tensors[i] = x
+				}
+				if s.Kind == "softmax" {
+					args, plain = slices.Delete(args, 1, 2), 1./b
+				}
+				s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: values.Tensor()}}
+				want := make([]float64, a*b*c*d)
+				for i := range int64(len(want)) {
+					index, place := at(i)
+					of := int64(0)
+					for k, n := range index {
+						of = of*sizes[k] + n%sizes[k]
+					}
+					want[place] = plain + float64(Of[float32](values)[of])
+				}
+				r.each(s, func(name string, p *primitive.Primitive) {
+					r.run(p, args...)
+					near(t, s.Kind+", "+name, Of[float32](dst), want, 1e-5)
+				})
+			}
+		}
+	}
+}
+
+// E3: values of 16 bits behind an operation are the right ones in every implementation: those of 2.6
+// and 3.2 took them for other numbers.
+func TestValuesOfHalves(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const m, k, n = 4, 8, 33
+	a, b, dst := r.filled(1, Dense("f32", m, k)), r.filled(2, Dense("f32", k, n)), r.memory(Dense("f32", m, n))
+	for name, one := range map[string]uint16{"f16": 0x3c00, "bf16": 0x3f80} {
+		values := r.memory(Dense(name, 1, n))
+		for i := range Of[uint16](values) {
+			Of[uint16](values)[i] = one
+		}
+		want := product(Of[float32](a), Of[float32](b), m, k, n)
+		for i := range want {
+			want[i]++
+		}
+		s := spec("matmul", "", "", nil, a.Tensor(), b.Tensor(), tensor{}, dst.Tensor())
+		s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: values.Tensor()}}
+		r.each(s, func(name string, p *primitive.Primitive) {
+			r.run(p, Arg{Src, a}, Arg{Weights, b}, Arg{PostOpSource(0), values}, Arg{Dst, dst})
+			near(t, name, Of[float32](dst), want, 1e-5)
+		})
+	}
+}
+
+// E3: an inner product whose two sides have their dimensions in several orders is right in every
+// implementation: one of 3.13 took the order of one for both.
+func TestInnerProductOfTwoOrders(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const c, n = 4, 5
+	for _, rows := range []int64{1, 2, 17} {
+		for _, columns := range []int64{1, 3} {
+			src := r.filled(1, tensor{Type: "f32", Dims: []int64{rows, c, n}, Strides: []int64{c * n, 1, c}})
+			weights, dst := r.filled(2, Dense("f32", columns, c, n)), r.memory(Dense("f32", rows, columns))
+			want := make([]float64, rows*columns)
+			for i := range want {
+				x, y := Of[float32](src)[i/int(columns)*c*n:], Of[float32](weights)[i%int(columns)*c*n:]
+				for at := range c * n {
+					want[i] += float64(x[at%n*c+at/n]) * float64(y[at])
+				}
+			}
+			if r.each(spec("inner_product", "inference", "", nil, src.Tensor(), weights.Tensor(), tensor{}, dst.Tensor()), func(name string, p *primitive.Primitive) {
+				r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{Dst, dst})
+				near(t, name, Of[float32](dst), want, 1e-5)
+			}) == 0 {
+				t.Error("no implementation")
+			}
+		}
+	}
+}
