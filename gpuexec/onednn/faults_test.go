@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -181,5 +182,51 @@ func TestEveryCallMayFail(t *testing.T) {
 	t.Logf("%d faults; not called: %v", broken, unused)
 	if broken < 60 {
 		t.Errorf("%d faults were made, want every call's", broken)
+	}
+}
+
+// E1, F9: scratch memory that cannot grow stays as it was, and is freed once.
+func TestScratchThatCannotGrow(t *testing.T) {
+	need(t, 1)
+	im, err := newImage(loaded.image.lib) // a table of its own, to break
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := open(im, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := make(map[handle]bool)
+	create, destroy := l.c.MemoryMake, l.c.MemoryFree
+	works := func(h *handle, md *memoryDesc, engine handle, at unsafe.Pointer) int32 {
+		code := create(h, md, engine, at)
+		made[*h] = true
+		return code
+	}
+	l.c.MemoryMake = works
+	l.c.MemoryFree = func(h handle) int32 {
+		if !made[h] {
+			t.Errorf("memory %#x is freed that is not there", h)
+			return success
+		}
+		delete(made, h)
+		return destroy(h)
+	}
+	w := <-l.workers
+	if err := w.grow(100); err != nil {
+		t.Fatal(err)
+	}
+	memory, size := w.memory, len(w.scratch)
+	l.c.MemoryMake = func(*handle, *memoryDesc, handle, unsafe.Pointer) int32 { return outOfMemory }
+	if err := w.grow(1000); !errors.Is(err, fault.ErrTooLarge) || w.memory != memory || len(w.scratch) != size {
+		t.Errorf("%v, want ErrTooLarge; the memory is %#x of %d bytes, was %#x of %d", err, w.memory, len(w.scratch), memory, size)
+	}
+	l.c.MemoryMake = works
+	if err := w.grow(1000); err != nil || w.memory == memory || len(w.scratch) < 1000 {
+		t.Errorf("%v; %d bytes, want 1000", err, len(w.scratch))
+	}
+	l.workers <- w
+	if err := l.Close(); err != nil || l.Len() != 0 || len(made) != 0 {
+		t.Errorf("%v; %d objects of the library and %d memories are left", err, l.Len(), len(made))
 	}
 }
