@@ -131,9 +131,9 @@ func (i *implementation) wrong(name string) bool {
 		return newer && scattered(&list[1]) && strings.HasPrefix(name, "brg_matmul") // it takes rows of one product for those of the next
 	case "inner_product": // weights of one row are taken to have the order of the source
 		return newer && list[1].Dims[0] == 1 && strings.HasPrefix(name, "brg_matmul") && ordersDiffer(&list[0], &list[1])
-	case "eltwise": // two have no halves, and the loop of 2.6 leaves post-operations out
+	case "eltwise": // two have no halves, and the loop of 2.6 leaves post-operations and gaps out
 		old := newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" })
-		return old && (name == "jit:avx" || name == "jit:sse41") || is2 && ref && len(s.Attr.PostOps) > 0 && len(last.Dims) == 1
+		return old && (name == "jit:avx" || name == "jit:sse41") || is2 && ref && len(last.Dims) == 1 && (len(s.Attr.PostOps) > 0 || concrete(last) && !gapless(last))
 	case "pooling": // values for each number are read by the place of another
 		return jit && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Kind == "binary" && !byChannel(&p.Source) })
 	case "layer_normalization": // rows are taken to lie side by side, in the order of their dimensions
@@ -146,19 +146,24 @@ func (i *implementation) wrong(name string) bool {
 }
 
 // misplaced is whether a post-operation has values that are looked for by the place of a number,
-// as if it were in another order: those by channel if the batch is not the outermost dimension,
-// and others that are smaller than the result if it is not in rows. 2.6 has none in blocks.
+// as if it were in another order: those by channel if the batch is not the outermost dimension, or
+// a channel has one number, and others that are smaller than the result if it is not in rows. 2.6
+// has none in blocks.
 func misplaced(s *primitive.Spec, dst *primitive.Tensor, is2 bool) bool {
-	return !inRows(dst) && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
-		switch d := p.Source.Dims; {
+	several := func(size int64) bool { return size != 1 }
+	one := len(dst.Dims) > 2 && !slices.ContainsFunc(dst.Dims[2:], several)
+	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+		switch {
 		case p.Kind != "binary":
 			return false
 		case is2 && len(dst.Blocks) > 0:
 			return true
-		case slices.Equal(d, dst.Dims) || !slices.ContainsFunc(d, func(size int64) bool { return size != 1 }):
+		case slices.Equal(p.Source.Dims, dst.Dims) || !slices.ContainsFunc(p.Source.Dims, several):
 			return false
+		case byChannel(&p.Source):
+			return dst.Dims[0] != 1 && (one || !inRows(dst) && len(dst.Strides) > 0 && dst.Strides[0] < slices.Max(dst.Strides))
 		}
-		return !byChannel(&p.Source) || len(dst.Strides) > 0 && dst.Dims[0] != 1 && dst.Strides[0] < slices.Max(dst.Strides)
+		return !inRows(dst)
 	})
 }
 

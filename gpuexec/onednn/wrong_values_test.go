@@ -132,22 +132,56 @@ func TestZeroPointsOfManyProducts(t *testing.T) {
 	}
 }
 
-// E3: a function of numbers of one dimension has its post-operations done in every implementation:
-// the library's own loop of 2.6 left them out.
-func TestPostOpsOfOneDimension(t *testing.T) {
+// E3: a function of numbers of one dimension has gaps passed over, and its post-operations done, in
+// every implementation: the library's own loop of 2.6 did neither.
+func TestFunctionsInOneDimension(t *testing.T) {
 	r := open1(t, limit.Limit{})
-	x := Dense("f32", 17)
-	src, values, dst := r.filled(1, x), r.filled(2, x), r.memory(x)
-	s := spec("eltwise", "inference", "square", nil, x, x)
-	s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: x}}
-	want := wide(Of[float32](values))
-	for i, v := range Of[float32](src) {
-		want[i] += float64(v) * float64(v)
+	const n = 17
+	for _, gap := range []int64{1, 2} {
+		x := tensor{Type: "f32", Dims: []int64{n}, Strides: []int64{gap}}
+		src, values, dst := r.filled(1, x), r.filled(2, Dense("f32", n)), r.memory(x)
+		s := spec("eltwise", "inference", "square", nil, x, x)
+		args := []Arg{{Src, src}, {Dst, dst}}
+		if gap == 1 {
+			s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: x}}
+			args = append(args, Arg{PostOpSource(0), values})
+		}
+		want := make([]float64, len(Of[float32](dst)))
+		for i := range int64(n) {
+			v := float64(Of[float32](src)[i*gap])
+			if want[i*gap] = v * v; gap == 1 {
+				want[i] += float64(Of[float32](values)[i])
+			}
+		}
+		r.each(s, func(name string, p *primitive.Primitive) {
+			clear(dst.Bytes())
+			r.run(p, args...)
+			near(t, name, Of[float32](dst), want, 1e-6)
+		})
 	}
-	r.each(s, func(name string, p *primitive.Primitive) {
-		r.run(p, Arg{Src, src}, Arg{PostOpSource(0), values}, Arg{Dst, dst})
-		near(t, name, Of[float32](dst), want, 1e-6)
-	})
+}
+
+// E3: values by channel behind a binary operation are the right ones also where each channel has one
+// number: those of all versions took the first for all.
+func TestValuesOfChannelsOfOne(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const batch, channels = 3, 16
+	for _, spatial := range [][]int64{{}, {1}, {1, 1}} {
+		x, c := Dense("f32", append([]int64{batch, channels}, spatial...)...), Dense("f32", append([]int64{1, channels}, spatial...)...)
+		a, b, values, dst := r.filled(1, x), r.filled(2, x), r.filled(3, c), r.memory(x)
+		want := make([]float64, batch*channels)
+		for i := range want {
+			want[i] = float64(Of[float32](a)[i])*float64(Of[float32](b)[i]) + float64(Of[float32](values)[i%channels])
+		}
+		s := spec("binary", "", "mul", nil, x, x, x)
+		s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: c}}
+		if r.each(s, func(name string, p *primitive.Primitive) {
+			r.run(p, Arg{Src, a}, Arg{Src1, b}, Arg{Dst, dst}, Arg{PostOpSource(0), values})
+			near(t, name, Of[float32](dst), want, 1e-6)
+		}) == 0 {
+			t.Errorf("%v: no implementation", x.Dims)
+		}
+	}
 }
 
 // E3: values behind an operation, one for each index of a dimension, are the right ones in every
