@@ -233,6 +233,60 @@ func TestNothingOfAClosedDeviceIsCalled(t *testing.T) {
 	}
 }
 
+// E1, F3: what was launched before a launch that panics, or ends its goroutine, keeps its
+// memory until the driver has finished it. An error of that is not lost.
+func TestPanicAmidLaunches(t *testing.T) {
+	for what, end := range map[string]func() error{
+		"panics": func() error { panic("broken") },
+		"exits":  func() error { runtime.Goexit(); return nil },
+		"fails":  func() error { return errors.New("broken") },
+	} {
+		launches, running, early := 0, 0, 0
+		var finish error
+		f := &fakedevice.Backend{
+			OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+				if launches++; launches%2 == 0 {
+					return end()
+				}
+				running++
+				return nil
+			},
+			OnCall: func(call string) error {
+				if call == "finish" {
+					running = 0
+					return finish
+				}
+				return nil
+			},
+			OnRelease: func() { early += running },
+		}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		for _, finish = range []error{nil, fault.ErrDeviceLost} {
+			k := compile(t, e, source("k", gpuexec.Param{Kind: gpuexec.ParamBuffer}))
+			b, err := e.Alloc(bg, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}}
+			run, err := e.Start(bg, l, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Release()
+			if err := run.Wait(bg); err == nil {
+				t.Errorf("a launch that %s is no error", what)
+			}
+			if finish == nil {
+				eventually(t, func() bool { return f.Memories() == 0 })
+			}
+		}
+		eventually(t, func() bool { return e.Stats().Restarts == 1 })
+		if early > 0 {
+			t.Errorf("a launch %s: memory was given back while %d launches ran", what, early)
+		}
+	}
+}
+
 // B2: a blob that the driver gave stays, also after Close.
 func TestBlobIsKept(t *testing.T) {
 	f := &fakedevice.Backend{}

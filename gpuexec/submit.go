@@ -120,24 +120,26 @@ func (e *Executor) sequence(ctx context.Context, launches []Launch) (*job, error
 	if err != nil {
 		return nil, err
 	}
-	j := newJob(ctx, func(ctx context.Context, w *worker) error {
-		var err error
+	j := newJob(ctx, func(ctx context.Context, w *worker) (err error) {
+		// What was launched keeps its kernels and buffers until it has run, whoever has left,
+		// and whatever became of the driver's call for another launch.
+		defer func() {
+			if !w.lost {
+				err = cmp.Or(err, w.note(w.queue.Finish(context.WithoutCancel(ctx))))
+			}
+		}()
 		for i := range launches {
-			if err = ctx.Err(); err != nil {
-				break
+			if err := ctx.Err(); err != nil {
+				return err
 			}
 			if launches[i].Kernel != nil {
 				e.launches.Add(1)
 			}
-			if err = w.launch(ctx, &launches[i]); err != nil {
-				break
+			if err := w.launch(ctx, &launches[i]); err != nil {
+				return err
 			}
 		}
-		if w.lost {
-			return err
-		}
-		// What was launched keeps its kernels and buffers until it has run, whoever has left.
-		return cmp.Or(err, w.note(w.queue.Finish(context.WithoutCancel(ctx))))
+		return nil
 	}, unpin)
 	j.things = things
 	return j, nil
