@@ -170,6 +170,12 @@ func (l *library) describe(platform, id handle) (f found, err error) {
 		asked(clGetPlatformInfo, code)
 		return s
 	}
+	api := text(deviceVersion)
+	if err == nil && old(api) {
+		f = found{id: id, kind: uint64(number(deviceType))}
+		f.info = gpuexec.DeviceInfo{Backend: Name, Name: text(deviceName), Reason: fmt.Sprintf("its driver has %q, want OpenCL 1.2 or later: install a newer one", api)}
+		return f, err
+	}
 	sizes, code := l.bytes(clGetDeviceInfo, id, deviceMaxItemSizes)
 	asked(clGetDeviceInfo, code)
 	f = found{id: id, kind: uint64(number(deviceType)), mostBytes: number(deviceMaxAlloc)}
@@ -180,19 +186,19 @@ func (l *library) describe(platform, id handle) (f found, err error) {
 		CompileWorkers: 2, // more do not help: compilers take turns
 	}
 	for i := range min(len(sizes)/8, len(f.limits.MaxBlock)) {
-		f.limits.MaxBlock[i] = int(binary.LittleEndian.Uint64(sizes[8*i:]))
+		f.limits.MaxBlock[i] = int(min(binary.LittleEndian.Uint64(sizes[8*i:]), math.MaxInt))
 	}
 	version := of(platformVersion)
 	f.miscounts = miscounts(version)
 	library := of(platformName) + ", " + version
 	driver := text(driverVersion)
-	build := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", library, driver, text(deviceVersion)))
+	build := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", library, driver, api))
 	f.info = gpuexec.DeviceInfo{
 		Backend: Name, Name: text(deviceName), Driver: driver + ", " + library,
 		Available: true, MemoryBytes: number(deviceMemory), ComputeUnits: int(number(deviceComputeUnits)),
 		Identity: gpuexec.Identity{
 			Library: library, Build: hex.EncodeToString(build[:]), Compiler: text(deviceLanguage), Driver: driver,
-			Device: text(deviceVendor) + ", " + text(deviceName) + ", " + text(deviceVersion),
+			Device: text(deviceVendor) + ", " + text(deviceName) + ", " + api,
 		},
 	}
 	available, compiler := number(deviceAvailable), number(deviceCompiler)
@@ -208,6 +214,14 @@ func (l *library) describe(platform, id handle) (f found, err error) {
 		f.info.Identity.Build = "" // not known: nothing is stored (SPEC P12)
 	}
 	return f, err
+}
+
+// old reports whether a device lacks functions that are used here: a loader would call what
+// its driver does not have.
+func old(api string) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(api, "OpenCL %d.%d", &major, &minor)
+	return err != nil || major < 1 || major == 1 && minor < 2
 }
 
 // open opens the device of that index.

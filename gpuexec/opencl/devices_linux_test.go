@@ -3,10 +3,16 @@
 package opencl
 
 import (
+	"encoding/binary"
 	"errors"
+	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -86,5 +92,60 @@ func TestMemoryOfProcessors(t *testing.T) {
 		if d.kind&typeCPU != 0 && !d.unified {
 			t.Errorf("%s has memory of its own", d.info.Name)
 		}
+	}
+}
+
+// saying is a library whose devices say that of themselves, and 1 of all else.
+func saying(what map[uintptr][]byte) *library {
+	l := new(library)
+	tell := purego.NewCallback(func(_, asked, room uintptr, value *byte, length *uintptr) uintptr {
+		answer := what[asked]
+		if answer == nil {
+			answer = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+		}
+		if length != nil {
+			*length = uintptr(len(answer))
+		}
+		if value != nil {
+			copy(unsafe.Slice(value, room), answer)
+		}
+		return success
+	})
+	l.at[clGetDeviceInfo], l.at[clGetPlatformInfo] = tell, tell
+	return l
+}
+
+// E2: a device whose driver is too old is listed with what is to be done, and is not opened:
+// it may lack functions.
+func TestDriverThatIsTooOld(t *testing.T) {
+	says := map[uintptr][]byte{deviceName: []byte("gpu\x00"), deviceType: {4}}
+	l := saying(says)
+	for api, usable := range map[string]bool{
+		"OpenCL 1.0 AMD": false, "OpenCL 1.1 Mesa 10": false, "OpenCL 0.9": false, "": false, "Vulkan 1.2": false,
+		"OpenCL 1.2 ": true, "OpenCL 1.10": true, "OpenCL 2.0 beignet": true, "OpenCL 3.0 CUDA": true, "OpenCL 10.1": true,
+	} {
+		says[deviceVersion] = []byte(api + "\x00")
+		d, err := l.describe(1, 2)
+		if err != nil || d.info.Available != usable || d.info.Name != "gpu" || d.kind != 4 {
+			t.Errorf("%q: %+v, %v", api, d.info, err)
+		}
+		if !usable && (!strings.Contains(d.info.Reason, "1.2 or later: install a newer one") || d.info.Identity.Build != "") {
+			t.Errorf("%q: %+v, want what to do", api, d.info)
+		}
+	}
+}
+
+// E3: a device without a bound on its blocks, as it says by the largest numbers, has none: they
+// are not taken for numbers below zero.
+func TestLimitsWithoutABound(t *testing.T) {
+	most := binary.LittleEndian.AppendUint64(nil, math.MaxUint64)
+	d, err := saying(map[uintptr][]byte{deviceVersion: []byte("OpenCL 3.0\x00"), deviceMaxItemSizes: slices.Repeat(most, 4),
+		deviceMaxItems: most, deviceLocalMemory: most, deviceMaxAlloc: most, deviceMemory: most}).describe(1, 2)
+	want := gpuexec.Limits{MaxBlock: gpuexec.Size{math.MaxInt, math.MaxInt, math.MaxInt}, MaxItems: math.MaxInt, MaxLocal: math.MaxInt64, Alignment: 1, CompileWorkers: 2}
+	if err != nil || d.limits != want || d.mostBytes != math.MaxInt64 || d.info.MemoryBytes != math.MaxInt64 {
+		t.Errorf("%v: %+v, want %+v", err, d, want)
+	}
+	if n := d.side(); n != 64 {
+		t.Errorf("products in tiles of %d, want 64", n)
 	}
 }
