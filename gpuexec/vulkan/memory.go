@@ -45,32 +45,46 @@ type block struct {
 	parts          int
 }
 
-// init chooses the kinds of memory: device memory that the host sees as well, where
-// there is as much of it as of any device memory; else device memory, and copies.
+// init chooses the kinds of memory, among those that the driver takes buffers in.
 func (m *memory) init(d *device) error {
-	m.d, m.kind, m.host = d, -1, -1
+	m.d = d
 	m.align = max(int64(d.of.Limits.MinStorageAlignment), int64(d.of.Limits.MinUniformAlignment), int64(d.of.Limits.MinTexelAlignment), texelBytes) // of a vec4, too
-	const seen = vk.MemoryHostVisible | vk.MemoryHostCoherent
-	best := func(flags uint32) (kind int, bytes int64) {
+	probe, want, err := d.vk.Buffer(blockBytes)
+	d.vk.DropBuffer(probe)
+	if err != nil {
+		return err
+	}
+	m.kind, m.host, m.mapped = kinds(d.of.Types, d.of.Heaps, want.Types)
+	if m.kind < 0 || m.host < 0 {
+		return unavailable(fmt.Errorf("%w: %s has no memory for kernels or for copies", fault.ErrUnavailable, d.info.Name))
+	}
+	m.heap, m.mapped = int64(d.of.Heaps[d.of.Types[m.kind].Heap].Bytes), m.mapped && !d.b.staged
+	return nil
+}
+
+// kinds are the kinds of memory for kernels and for copies, of those whose bits taken has; -1:
+// there is none. For kernels it is device memory that the host sees and caches, where there is as
+// much of it as of any device memory: that is mapped. Else it is device memory that is copied
+// to and from. The host reads what it does not cache, as all that it may see of a card, a word at a time.
+func kinds(types []vk.MemoryType, heaps []vk.MemoryHeap, taken uint32) (kernels, copies int, mapped bool) {
+	const seen, cached = vk.MemoryHostVisible | vk.MemoryHostCoherent, vk.MemoryHostCached
+	best := func(flags uint32) (kind int, bytes uint64) {
 		kind = -1
-		for i, t := range d.of.Types {
-			if n := int64(d.of.Heaps[t.Heap].Bytes); t.Flags&flags == flags && n > bytes {
+		for i, t := range types {
+			if n := heaps[t.Heap].Bytes; taken&(1<<i) != 0 && t.Flags&flags == flags && n > bytes {
 				kind, bytes = i, n
 			}
 		}
 		return kind, bytes
 	}
-	m.kind, m.heap = best(vk.MemoryDeviceLocal)
-	if m.host, _ = best(seen | vk.MemoryHostCached); m.host < 0 {
-		m.host, _ = best(seen)
+	kernels, most := best(vk.MemoryDeviceLocal)
+	if copies, _ = best(seen | cached); copies < 0 {
+		copies, _ = best(seen)
 	}
-	if kind, bytes := best(vk.MemoryDeviceLocal | seen); kind >= 0 && bytes >= m.heap && !d.b.staged {
-		m.kind, m.mapped = kind, true
+	if shared, bytes := best(vk.MemoryDeviceLocal | seen | cached); shared >= 0 && bytes >= most {
+		kernels, mapped = shared, true
 	}
-	if m.kind < 0 || m.host < 0 {
-		return unavailable(fmt.Errorf("%w: %s has no memory for kernels or for copies", fault.ErrUnavailable, d.info.Name))
-	}
-	return nil
+	return kernels, copies, mapped
 }
 
 // Alloc implements gpuexec.Device.
