@@ -2,6 +2,7 @@ package opencl_test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -30,10 +32,10 @@ var (
 
 // inProcess runs a child of this test on a store, with a folder for PoCL's own cache,
 // and gives what it printed between two marks.
-func inProcess(t *testing.T, what, store, cache string) string {
+func inProcess(t *testing.T, what, store, cache string, env ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.run=^TestChild$", "-child="+what, "-store="+store)
-	cmd.Env = append(cmd.Environ(), "POCL_CACHE_DIR="+cache)
+	cmd.Env = append(append(cmd.Environ(), "POCL_CACHE_DIR="+cache), env...)
 	text, err := cmd.CombinedOutput()
 	_, after, begun := strings.Cut(string(text), "<<")
 	said, _, ended := strings.Cut(after, ">>")
@@ -60,6 +62,10 @@ func TestChild(t *testing.T) {
 	case "model":
 		text := must(json.Marshal(firstOutput(*store)))
 		fmt.Printf("<<%s>>", text)
+	case "listing":
+		b := gpuexec.Find(opencl.Name)
+		_, err := gpuexec.Open(bg, gpuexec.Config{Backend: b})
+		fmt.Printf("<<%+v\n%t %v>>", b.Devices(bg), errors.Is(err, fault.ErrUnavailable), err)
 	case "grids":
 		grids(t.Context())
 	default:
@@ -78,6 +84,17 @@ func TestExamplesInTwoProcesses(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
+	}
+}
+
+// E2: a loader that knows no driver is an absence that says what to install.
+func TestNoDriver(t *testing.T) {
+	device(t)
+	said := inProcess(t, "listing", "", t.TempDir(), "OCL_ICD_VENDORS="+t.TempDir())
+	listed, opened, _ := strings.Cut(said, "\n")
+	const todo = "pocl-opencl-icd"
+	if !strings.Contains(listed, "Available:false") || !strings.Contains(listed, todo) || !strings.HasPrefix(opened, "true") || !strings.Contains(opened, todo) {
+		t.Errorf("%s, want ErrUnavailable and an absence, which say what to install", said)
 	}
 }
 

@@ -4,11 +4,15 @@ package vulkan
 
 import (
 	"errors"
+	"flag"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
 )
 
@@ -69,5 +73,28 @@ func TestUnusable(t *testing.T) {
 	}
 	if d := describe(0, named("new", vk.TypeDiscrete, new12)); !d.Available {
 		t.Errorf("%+v, want it available", d)
+	}
+}
+
+var driverless = flag.Bool("driverless", false, "this process is one of TestNoDriver, whose loader knows no driver")
+
+// E2: a loader that knows no driver is an absence that says what to install.
+func TestNoDriver(t *testing.T) {
+	if !*driverless {
+		driven(t, Config{})
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoDriver$", "-test.v", "-driverless")
+		c.Env = append(c.Environ(), "VK_DRIVER_FILES=/dev/null", "VK_ICD_FILENAMES=/dev/null")
+		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	const todo = "mesa-vulkan-drivers"
+	b := New(Config{})
+	if list := b.Devices(t.Context()); len(list) != 1 || list[0].Available || !strings.Contains(list[0].Reason, todo) {
+		t.Errorf("%+v, want one absence that says what to install", list)
+	}
+	if _, err := gpuexec.Open(t.Context(), gpuexec.Config{Backend: b}); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), todo) {
+		t.Errorf("%v, want ErrUnavailable that says what to install", err)
 	}
 }

@@ -4,6 +4,7 @@ package vulkan
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func (w *watched) objects() int64 { return w.first.Objects() + w.counts.leaked.L
 func TestLives(t *testing.T) {
 	w := &watched{Backend: driven(t, Config{})}
 	lives.Test(t, "TestLives", lives.Subject{
-		Backend: w, Objects: w.objects, Driver: func() (lives.Calls, error) { return driverAlone(t, w) },
+		Backend: w, Objects: w.objects, Driver: func() (lives.Calls, error) { return driverAlone(t, w, 1) },
 		Source: func(i int) gpuexec.Source {
 			return source(t, gpuexec.Code{Language: SPIRV, Text: axpyModule, Block: gpuexec.Size{1},
 				Constants: map[uint32][]byte{1: gpuexec.BytesOf([]uint32{uint32(i + 2)})}}, buffer, buffer, f32, u32)
@@ -46,8 +47,8 @@ func TestLives(t *testing.T) {
 	})
 }
 
-// driverAlone makes the calls that an executor makes, without one.
-func driverAlone(t *testing.T, w *watched) (c lives.Calls, err error) {
+// driverAlone makes the calls that an executor makes for so many launches at a time, without one.
+func driverAlone(t testing.TB, w *watched, launches int) (c lives.Calls, err error) {
 	opened, err := w.Open(t.Context(), 0)
 	if err != nil {
 		return c, err
@@ -70,10 +71,12 @@ func driverAlone(t *testing.T, w *watched) (c lives.Calls, err error) {
 		if err := commands.Begin(); err != nil {
 			return err
 		}
-		if err := commands.Launch(p.handle, p.layout, p.bindings, []vk.BufferPart{part, part}, []byte{0, 0, 0, 0, 1, 0, 0, 0}, [3]uint32{1, 1, 1}); err != nil {
-			return err
+		for range launches {
+			if err := commands.Launch(p.handle, p.layout, p.bindings, []vk.BufferPart{part, part}, []byte{0, 0, 0, 0, 1, 0, 0, 0}, [3]uint32{1, 1, 1}); err != nil {
+				return err
+			}
+			commands.Barrier()
 		}
-		commands.Barrier()
 		if err := commands.Submit(d.queues[0].queue); err != nil {
 			return err
 		}
@@ -120,4 +123,36 @@ func driverAlone(t *testing.T, w *watched) (c lives.Calls, err error) {
 		return d.Close()
 	}
 	return c, nil
+}
+
+// BenchmarkLaunch is a sequence of launches and the wait for it: the driver's calls alone, and
+// by an executor, in turns. The figures are of one launch.
+func BenchmarkLaunch(b *testing.B) {
+	const sequence = 32
+	w := &watched{Backend: driven(b, Config{})}
+	raw, err := driverAlone(b, w, sequence)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	e := open(b, w.Backend, 1)
+	k, x := compile(b, e, axpy(b, 1)), alloc(b, e, 1024)
+	launches := slices.Repeat([]gpuexec.Launch{{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+		gpuexec.BufferArg(x), gpuexec.BufferArg(x), gpuexec.ValueArg(float32(0)), gpuexec.ValueArg(uint32(1))}}}, sequence)
+	var alone, by []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		if err := raw.Launch(); err != nil {
+			b.Fatal(err)
+		}
+		between := time.Now()
+		if err := e.Submit(b.Context(), launches...); err != nil {
+			b.Fatal(err)
+		}
+		alone, by = append(alone, between.Sub(began)), append(by, time.Since(between))
+	}
+	slices.Sort(alone)
+	slices.Sort(by)
+	b.ReportMetric(float64(alone[len(alone)/2])/sequence, "raw-ns")
+	b.ReportMetric(float64(by[len(by)/2])/sequence, "executor-ns")
 }
