@@ -13,7 +13,7 @@ import (
 )
 
 // neighbours: a device that is open twice is two. Neither takes what is the other's, and
-// one goes on with what it has when the other closes, launches of both on their way.
+// one goes on with what it has when the other closes or is lost, launches of both on their way.
 func neighbours(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 	one := openDevice(t, backend, 2)
 	mine := build(t, one, sources[0])
@@ -51,6 +51,32 @@ func neighbours(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source)
 	}
 	if err := one.Submit(background, l); err != nil {
 		t.Errorf("after the other was closed: %v", err)
+	}
+	breaks := &fragile{Backend: backend}
+	other := openDevice(t, breaks, 2)
+	theirs := build(t, other, sources[0])
+	defer theirs.Release()
+	gone := allocate(t, other, 64)
+	here := start(t, one, nil, l, l)
+	breaks.fail(fault.ErrDeviceLost)
+	if err := other.Write(background, gone, 0, mark[:64]); !errors.Is(err, fault.ErrDeviceLost) {
+		t.Errorf("on the device that is lost: %v, want ErrDeviceLost", err)
+	}
+	waited(t, here)
+	if err := one.Submit(background, l); err != nil {
+		t.Errorf("after the other was lost: %v", err)
+	}
+	gone.Release()
+	if err := other.Ready(background); err != nil {
+		t.Error(err)
+	}
+	far, away := launchOf(t, other, theirs)
+	defer releaseAll(away)
+	if err := other.Submit(background, far); err != nil {
+		t.Errorf("on the device that came back: %v", err)
+	}
+	if n := one.Stats().Restarts; n != 0 {
+		t.Errorf("a device was opened again %d times for the loss of the other", n)
 	}
 	got := make([]byte, len(mark))
 	if err := one.Read(background, kept, 0, got); err != nil || !bytes.Equal(got, mark) {
