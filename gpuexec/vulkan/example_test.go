@@ -142,3 +142,46 @@ func TestExamples(t *testing.T) {
 		t.Errorf("%v, printed:\n%s", err, got)
 	}
 }
+
+// P6, V1: the next process finds both shaders of a program, and one that was changed is
+// compiled alone.
+func TestChangedShader(t *testing.T) {
+	_, err := exec.LookPath("glslc")
+	if d := vulkan.New(vulkan.Config{}).Devices(t.Context())[0]; !d.Available || err != nil {
+		t.Skip(d.Reason, err)
+	}
+	dir, ctx := t.TempDir(), t.Context()
+	use := func(factors ...int) string { // a process with a shader for each
+		b, said := vulkan.New(vulkan.Config{PipelineFile: dir + "/pipelines.bin"}), ""
+		rt := must(kiln.Open(kiln.Config{StoreDir: dir + "/store", Listen: func(e kiln.Event) { said += fmt.Sprint(e.Artefact, ", ") }}))
+		executor := must(rt.Executor(ctx, b, 0))
+		group := must(must(rt.Session(kiln.SessionConfig{})).Group(ctx, []int64{1}))
+		buffer := must(executor.Alloc(ctx, 4))
+		for i, factor := range factors {
+			source := must(gpuexec.Code{Language: vulkan.GLSL, Entry: "main", Text: fmt.Sprintf(`#version 450
+				layout(std430, binding = 0) buffer X { float x[]; };
+				void main() { x[0] = %d; }`, factor)}.Source(gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4}))
+			kernel := must(group.Kernel(ctx, fmt.Sprint("shader ", i), executor, source))
+			x := []float32{0}
+			check(executor.Submit(ctx, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{gpuexec.BufferArg(buffer)}},
+				gpuexec.CopyFrom(buffer, 0, gpuexec.BytesOf(x))))
+			said += fmt.Sprint(x[0], ", ")
+		}
+		buffer.Release()
+		group.Close()
+		check(rt.Close(ctx))
+		return said + fmt.Sprint(b.Stats().FromGLSL, " by glslc")
+	}
+	for _, p := range []struct {
+		factors []int
+		want    string
+	}{
+		{[]int{2, 3}, "miss, 2, miss, 3, 2 by glslc"},
+		{[]int{2, 3}, "persistent_hit, 2, persistent_hit, 3, 0 by glslc"},
+		{[]int{2, 5}, "persistent_hit, 2, miss, 5, 1 by glslc"},
+	} {
+		if got := use(p.factors...); got != p.want {
+			t.Errorf("factors %v: %s, want %s", p.factors, got, p.want)
+		}
+	}
+}
