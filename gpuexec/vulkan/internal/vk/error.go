@@ -35,16 +35,18 @@ var results = map[Result]struct {
 
 	-1000012000: {"VK_ERROR_INVALID_SHADER_NV", fault.ErrInvalid},
 	-1000069000: {"VK_ERROR_OUT_OF_POOL_MEMORY", fault.ErrTooLarge},
+	-1000161000: {"VK_ERROR_FRAGMENTATION", fault.ErrTooLarge},
 }
 
-// failed is the error of a call, nil for a result that is none.
+// failed is the error of a call, nil for a result that is none. One that means nothing more, as
+// VK_ERROR_UNKNOWN, has its number.
 func failed(call string, r Result) error {
 	if r >= 0 {
 		return nil
 	}
 	known, ok := results[r]
 	if !ok {
-		return fmt.Errorf("%s: VkResult %d", call, r)
+		return &fault.Error{Op: call, Backend: "vulkan", Err: fmt.Errorf("VkResult %d", r)}
 	}
 	return fmt.Errorf("%s: %s: %w", call, known.name, known.is)
 }
