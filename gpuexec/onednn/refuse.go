@@ -120,8 +120,9 @@ func (i *implementation) wrong(name string) bool {
 	switch s.Kind {
 	case "softmax": // loops of the library's go from row to row by the stride of the dimension before it
 		return jit && misplaced(s, last, false) || !newer && (ref && slices.ContainsFunc(list, outOfOrder) || jit && channelsBeside(s))
-	case "binary":
-		return jit && misplaced(s, last, is2)
+	case "binary": // bytes are all taken to lie as those of the first tensor
+		bytes := slices.ContainsFunc(list, func(t primitive.Tensor) bool { return typeBytes[t.Type] == 1 })
+		return jit && (misplaced(s, last, is2) || bytes && !oneLayout(&list[0], last))
 	case "concat": // it divides by the sizes of each source
 		return ref && slices.ContainsFunc(list, empty) && !empty(*last)
 	case "matmul":

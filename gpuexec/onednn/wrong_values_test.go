@@ -241,6 +241,32 @@ func TestValuesOfDimensionsInAnyOrder(t *testing.T) {
 	}
 }
 
+// E3: a binary operation of bytes in several layouts is right in every implementation: those of all
+// versions took one layout for all.
+func TestBinaryOfBytesInSeveralLayouts(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const m, n = 16, 33
+	at := func(x tensor, i int64) int64 { return i/n*x.Strides[0] + i%n*x.Strides[1] }
+	rows, columns := Dense("s8", m, n), tensor{Type: "s8", Dims: []int64{m, n}, Strides: []int64{1, m}}
+	one := tensor{Type: "s8", Dims: []int64{1, 1}, Strides: []int64{0, 0}}
+	for i, all := range [][3]tensor{{rows, rows, rows}, {rows, rows, columns}, {rows, columns, rows}, {columns, rows, rows}, {rows, one, columns}, {columns, one, columns}} {
+		a, b, dst := r.memory(all[0]), r.memory(all[1]), r.memory(all[2])
+		for i := range int64(m * n) {
+			a.Bytes()[at(all[0], i)], b.Bytes()[at(all[1], i)] = byte(i%19), byte(i%7)
+		}
+		r.each(spec("binary", "", "add", nil, all[:]...), func(name string, p *primitive.Primitive) {
+			clear(dst.Bytes())
+			r.run(p, Arg{Src, a}, Arg{Src1, b}, Arg{Dst, dst})
+			for k := range int64(m * n) {
+				want := a.Bytes()[at(all[0], k)] + b.Bytes()[at(all[1], k)]
+				if got := dst.Bytes()[at(all[2], k)]; got != want {
+					t.Fatalf("%s, layouts %d: number %d is %d, want %d", name, i, k, got, want)
+				}
+			}
+		})
+	}
+}
+
 // E3: values of 16 bits behind an operation are the right ones in every implementation: those of 2.6
 // and 3.2 took them for other numbers.
 func TestValuesOfHalves(t *testing.T) {
