@@ -165,7 +165,8 @@ type seen struct {
 }
 
 // survey looks who holds the lease. One that lives below others counts too: they may have
-// looked late, and give up.
+// looked late, and give up. It looks at all of them, since several that stand still, or
+// were killed without locks, are known as such in one period only when all are watched.
 func (l *Leases) survey(name string, w *watch) error {
 	tokens, err := numbers(l.FS, l.Folder+"/"+name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -179,11 +180,13 @@ func (l *Leases) survey(name string, w *watch) error {
 			return err
 		}
 		w.seen[token] = at
-		if state == living {
+		switch {
+		case w.holder > 0: // it is looked at so that it is known when the holder ends
+		case state == living:
 			w.holder = token
-			break
+		default:
+			w.past = append(w.past, token)
 		}
-		w.past = append(w.past, token)
 	}
 	w.ended = w.looked && (w.holder == 0 || w.holder != before)
 	w.looked = true

@@ -219,3 +219,30 @@ func TestSweepOfLeasesWithoutLocks(t *testing.T) {
 		}
 	})
 }
+
+// P8: several that were killed while each saw the others are replaced within one period, too,
+// where there are no locks.
+func TestManyWereKilled(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			if err := f.Mkdir("key/k"); err != nil {
+				t.Fatal(err)
+			}
+			for token := range 20 {
+				if err := vfs.WriteNew(f, fmt.Sprint("key/k/", 1+token), false, make([]byte, 9)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			begin := time.Now()
+			lease := acquire(t, leases(f, lock))
+			if waited := time.Since(begin); waited > period+time.Second {
+				t.Errorf("locks %v: waited %v", lock, waited)
+			}
+			_ = lease.Release()
+			if list, err := f.ReadDir("key"); err != nil || len(list) > 0 {
+				t.Errorf("locks %v: left: %v, %v", lock, list, err)
+			}
+		})
+	}
+}
