@@ -244,10 +244,15 @@ func (d *Directory) pass() error {
 func (d *Directory) Ended() (settled func(), any bool) {
 	newest, err := highest(d.fs, d.folder)
 	list, e := d.fs.ReadDir(d.folder)
+	bit, last := fs.FileMode(settledBit), d.name(newest)
+	info, none := d.fs.Lstat(last)
+	if none == nil {
+		bit &^= info.Mode // nobody has noted it there: each file has it here, and it says nothing
+	}
 	var ended []string
 	for _, entry := range list {
 		n, no := strconv.Atoi(entry.Name)
-		if err == nil && e == nil && no == nil && n >= 0 && n < newest && d.hasEnded(d.name(n)) {
+		if err == nil && e == nil && no == nil && n >= 0 && n < newest && d.hasEnded(d.name(n), bit) {
 			ended = append(ended, d.name(n))
 		}
 	}
@@ -255,10 +260,13 @@ func (d *Directory) Ended() (settled func(), any bool) {
 		for _, name := range ended {
 			_ = d.fs.Chmod(name, 0o600|settledBit) // one that is lost costs another look
 		}
+		if bit == 0 && info.Regular() {
+			_ = d.fs.Chmod(last, 0o600) // somebody has given it to all
+		}
 	}, len(ended) > 0
 }
 
-func (d *Directory) hasEnded(name string) bool {
+func (d *Directory) hasEnded(name string, bit fs.FileMode) bool {
 	f, err := d.fs.Open(name)
 	if err != nil {
 		return false
@@ -266,11 +274,11 @@ func (d *Directory) hasEnded(name string) bool {
 	defer f.Close() // it was only looked at
 	free, err := f.TryLock()
 	info, e := f.Stat()
-	return free && err == nil && e == nil && info.Regular() && info.Mode.Perm()&settledBit == 0
+	return free && err == nil && e == nil && info.Regular() && info.Mode&bit == 0
 }
 
 // settledBit in the mode of the file of such a holder says that it need not be looked at again: a
-// full disk has room for that.
+// full disk has room for that. Where a file system keeps no modes it is looked at again.
 const settledBit = 0o100
 
 // Held reports whether this holder still has the lock. It may have been passed over

@@ -3,6 +3,7 @@ package hostlock_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,4 +210,53 @@ func TestEndedIsToldOnce(t *testing.T) {
 	if _, again := d.Ended(); !any || again {
 		t.Errorf("some ended: %v, told again: %v", any, again)
 	}
+}
+
+// modeless is a file system, as many that come over a network, that gives each file one mode.
+type modeless struct{ vfs.FS }
+
+type modelessFile struct{ vfs.File }
+
+func executable(info vfs.Info, err error) (vfs.Info, error) {
+	info.Mode |= 0o755
+	return info, err
+}
+
+func (f modelessFile) Stat() (vfs.Info, error) { return executable(f.File.Stat()) }
+
+func (m modeless) Lstat(name string) (vfs.Info, error) { return executable(m.FS.Lstat(name)) }
+func (m modeless) Chmod(string, fs.FileMode) error     { return nil }
+func (m modeless) Open(name string) (vfs.File, error) {
+	f, err := m.FS.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return modelessFile{f}, nil
+}
+
+// P7: a holder that has ended is told of where files have modes that no store gave them.
+func TestEndedIsToldByAnyMode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		passedOver(t, f, 2)
+		for range 2 {
+			settled, any := hostlock.NewDirectory(modeless{f}, "lock", period).Ended()
+			if settled(); !any {
+				t.Error("without modes nobody has ended")
+			}
+		}
+		for generation := range 3 { // as by chmod -R
+			if err := f.Chmod("lock/"+strconv.Itoa(generation), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := hostlock.NewDirectory(f, "lock", period)
+		settled, any := d.Ended()
+		settled()
+		_, again := d.Ended()
+		passedOver(t, f, 1)
+		if _, later := d.Ended(); !any || again || !later {
+			t.Errorf("some ended: %v, told again: %v, another: %v", any, again, later)
+		}
+	})
 }
