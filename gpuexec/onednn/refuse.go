@@ -2,6 +2,7 @@ package onednn
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -114,7 +115,7 @@ func (i *implementation) wrong(name string) bool {
 	_, is2 := i.lib.b.(*table2)
 	jit := strings.HasPrefix(name, "jit")
 	ref := strings.HasPrefix(name, "ref") || strings.HasPrefix(name, "lnorm_ref")
-	if !ref && (scatteredValues(s) || !newer && halves(s) || is2 && sumsDiffer(s.Attr.PostOps)) {
+	if !ref && (i.scatteredValues() || !newer && halves(s) || is2 && sumsDiffer(s.Attr.PostOps)) {
 		return true // values are read as if they lay side by side, or were no halves; all sums are given one scale
 	}
 	switch s.Kind {
@@ -122,7 +123,8 @@ func (i *implementation) wrong(name string) bool {
 		return jit && misplaced(s, last, false) || !newer && (ref && slices.ContainsFunc(list, outOfOrder) || jit && channelsBeside(s))
 	case "binary": // bytes are all taken to lie as those of the first tensor
 		bytes := slices.ContainsFunc(list, func(t primitive.Tensor) bool { return typeBytes[t.Type] == 1 })
-		return jit && (misplaced(s, last, is2) || bytes && !oneLayout(&list[0], last))
+		blocks := slices.ContainsFunc(list, func(t primitive.Tensor) bool { return concrete(&t) && len(t.Blocks) != len(list[0].Blocks) })
+		return jit && (misplaced(s, last, is2) || bytes && !oneLayout(&list[0], last) || is2 && blocks)
 	case "concat": // it divides by the sizes of each source
 		return ref && slices.ContainsFunc(list, empty) && !empty(*last)
 	case "matmul":
@@ -131,17 +133,24 @@ func (i *implementation) wrong(name string) bool {
 		}
 		return newer && scattered(&list[1]) && strings.HasPrefix(name, "brg_matmul") // it takes rows of one product for those of the next
 	case "inner_product": // weights of one row are taken to have the order of the source
+		if is2 && name == "x64:gemm:jit" && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.ZeroPoint != 0 }) {
+			return true // it leaves the zero point of a sum out
+		}
 		return newer && list[1].Dims[0] == 1 && strings.HasPrefix(name, "brg_matmul") && ordersDiffer(&list[0], &list[1])
 	case "eltwise": // two have no halves, and the loop of 2.6 leaves post-operations and gaps out
 		old := newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" })
 		return old && (name == "jit:avx" || name == "jit:sse41") || is2 && ref && len(last.Dims) == 1 && (len(s.Attr.PostOps) > 0 || concrete(last) && !gapless(last))
 	case "pooling": // values for each number are read by the place of another
+		function := slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Kind == "eltwise" })
+		if is2 && name == "jit:sse41" && function || ref && narrowed(s) {
+			return true // 2.6 crashes when it makes this one
+		}
 		return jit && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Kind == "binary" && !byChannel(&p.Source) })
 	case "layer_normalization": // rows are taken to lie side by side, in the order of their dimensions
 		return !ref && (concrete(&list[0]) && !gapless(&list[0]) || hasValues(s.Attr.PostOps) && !inRows(&list[0]))
 	case "reorder": // zero points by a mask are taken for one, which older versions leave out where there are gaps
 		gaps := !newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return concrete(&t) && !gapless(&t) })
-		return jit && slices.ContainsFunc(s.Attr.ZeroPoints, func(q primitive.Quant) bool { return gaps || q.Mask != 0 })
+		return scalesDiffer(s, newer, jit) || jit && slices.ContainsFunc(s.Attr.ZeroPoints, func(q primitive.Quant) bool { return gaps || q.Mask != 0 })
 	}
 	return false
 }
@@ -166,6 +175,32 @@ func misplaced(s *primitive.Spec, dst *primitive.Tensor, is2 bool) bool {
 		}
 		return !inRows(dst)
 	})
+}
+
+// narrowed is whether the greatest of several numbers goes through bytes of another type, which
+// begin with their own least one, to a post-operation.
+func narrowed(s *primitive.Spec) bool {
+	src, dst := s.Op.Tensors[0].Type, s.Op.Tensors[1].Type
+	return s.Op.Algorithm == "max" && len(s.Attr.PostOps) > 0 && typeBytes[dst] == 1 && src != dst
+}
+
+// scalesDiffer is whether a reorder has scales by masks that its implementations do not take: older
+// ones refuse every execution with two masks, and machine code takes dimensions that are not next to
+// each other for others.
+func scalesDiffer(s *primitive.Spec, newer, jit bool) bool {
+	seen := uint64(0)
+	for i := range s.Attr.Scales {
+		mask := s.Attr.Scales[i].Mask
+		if mask == 0 {
+			continue
+		}
+		run := mask >> bits.TrailingZeros64(mask)
+		if jit && run&(run+1) != 0 || !newer && seen != 0 && seen != mask {
+			return true
+		}
+		seen = mask
+	}
+	return false
 }
 
 // halves is whether a post-operation has values of f16.
@@ -212,12 +247,21 @@ func byChannel(t *primitive.Tensor) bool {
 	return true
 }
 
-// scatteredValues is whether a post-operation has a tensor with gaps, or one that is smaller than
-// the result and whose dimensions are not in their order.
-func scatteredValues(s *primitive.Spec) bool {
-	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
-		whole := slices.Equal(p.Source.Dims, s.Op.Tensors[len(s.Op.Tensors)-1].Dims)
-		return p.Kind == "binary" && len(p.Source.Blocks) == 0 && (!gapless(&p.Source) || !whole && !inRows(&p.Source))
+// scatteredValues is whether a post-operation has a tensor with gaps, or in blocks that are not
+// those of the result, or one that is smaller than the result and whose dimensions are not in their
+// order.
+func (i *implementation) scatteredValues() bool {
+	list := i.spec.Op.Tensors
+	if i.tensors != nil {
+		list = i.tensors
+	}
+	dst := &list[len(list)-1]
+	return slices.ContainsFunc(i.spec.Attr.PostOps, func(p primitive.PostOp) bool {
+		if like := p.Source; len(p.Source.Blocks) > 0 {
+			like.Type = dst.Type
+			return !same(&like, dst)
+		}
+		return p.Kind == "binary" && (!gapless(&p.Source) || !slices.Equal(p.Source.Dims, dst.Dims) && !inRows(&p.Source))
 	})
 }
 
