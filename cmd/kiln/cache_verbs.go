@@ -134,15 +134,12 @@ func (c *cacheCall) fits(capacity limit.Limit, producer gpuexec.Identity) error 
 	if err != nil {
 		return err
 	}
-	if disk := blocks(int64(len(c.key))) + blocks(file.Size()); disk > most {
+	if disk := frame.OnDisk(int64(len(c.key))) + frame.OnDisk(file.Size()); disk > most {
 		return tooLarge(&fault.Error{Op: "store: put", Backend: c.backend, Key: c.key, Reason: fault.TooLarge,
 			Err: fmt.Errorf("%w: %w: %d bytes: at most %d are stored", fault.ErrRefused, fault.ErrTooLarge, disk, most)})
 	}
 	return nil
 }
-
-// blocks is what a file takes of a capacity (SPEC P2).
-func blocks(bytes int64) int64 { return (bytes + 4<<10 - 1) &^ (4<<10 - 1) }
 
 func tooLarge(err error) error {
 	return fmt.Errorf("%w: raise --capacity, unless that is all that an entry may have", err)

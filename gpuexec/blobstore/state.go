@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/priority"
 )
 
@@ -83,15 +84,12 @@ type record struct {
 	at    int  // where it is in the queue; 0 = it is not
 }
 
-// block is what the smallest file takes on a disk, in bytes.
-const block = 4 << 10
-
 // sized is the record of a place with these files.
 func sized(place string, f files) record {
 	r := record{place: place, stamp: f.stamp}
 	for _, size := range [...]int64{f.key, f.kernel} {
 		r.bytes += max(size, 0)
-		r.disk += (max(size, 0) + block - 1) / block * block
+		r.disk += frame.OnDisk(max(size, 0))
 	}
 	return r
 }

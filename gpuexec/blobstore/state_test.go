@@ -176,6 +176,7 @@ func TestBreaker(t *testing.T) {
 // P2: each file counts rounded up to 4 KiB: one that fills its blocks takes no further
 // one, and an empty file, or none, takes none.
 func TestDiskBytes(t *testing.T) {
+	const block = 4 << 10
 	for _, c := range []struct{ key, kernel, bytes, disk int64 }{
 		{1, 1, 2, 2 * block}, {block, block, 2 * block, 2 * block}, {block + 1, 0, block + 1, 2 * block}, {0, -1, 0, 0},
 	} {

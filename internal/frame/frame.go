@@ -130,6 +130,12 @@ func Encode(id ID, e Entry, signer *Signer) (File, error) {
 // Size is the number of bytes of the whole file.
 func (f File) Size() int64 { return int64(len(f.Head) + len(f.Payload) + len(f.Tail)) }
 
+// OnDisk is what a file of so many bytes takes of a capacity: whole blocks of 4 KiB (SPEC P2).
+func OnDisk(bytes int64) int64 {
+	const block = 4 << 10
+	return (bytes + block - 1) / block * block
+}
+
 // Seal computes the digest and puts it into Head.
 func (f File) Seal(id ID) {
 	digest := sum(id, f.Head, f.Payload, f.Tail)
