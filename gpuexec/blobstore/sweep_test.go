@@ -405,17 +405,6 @@ func (f unremovable) RemoveAll(name string) error {
 	return f.FS.RemoveAll(name)
 }
 
-// opening is a file system that calls a function before a file is opened for reading.
-type opening struct {
-	vfs.FS
-	before func(name string)
-}
-
-func (o opening) Open(name string) (vfs.File, error) {
-	o.before(name)
-	return o.FS.Open(name)
-}
-
 // P7, P8: who lists the directory for a process that has ended does not wait as long as a lease for
 // one that stands still with the lock: a later sweep does it.
 func TestRecountDoesNotWaitForALease(t *testing.T) {
@@ -425,8 +414,8 @@ func TestRecountDoesNotWaitForALease(t *testing.T) {
 		holder := hostlock.NewDirectory(disk, "lease/directory", 10*time.Second)
 		stands := false
 		open := func() *blobstore.Store {
-			s, err := blobstore.Open(background, powerConfig(opening{disk, func(name string) {
-				if name == "lease/directory/0" && stands { // it looks who has ended
+			s, err := blobstore.Open(background, powerConfig(told{disk, func(op, name string) {
+				if op == "open" && name == "lease/directory/0" && stands { // it looks who has ended
 					stands = false
 					r.must(holder.Lock(background))
 				}
@@ -452,17 +441,6 @@ func TestRecountDoesNotWaitForALease(t *testing.T) {
 	})
 }
 
-// making is a file system that calls a function before a file is made.
-type making struct {
-	vfs.FS
-	before func(name string)
-}
-
-func (m making) Create(name string) (vfs.File, error) {
-	m.before(name)
-	return m.FS.Create(name)
-}
-
 // P9: what was written for the next turn of a change, which then failed, goes when the store ends,
 // or could not be opened: a sweep would leave it for an hour, since nobody is its owner any more.
 func TestPreparedForAChangeThatFailed(t *testing.T) {
@@ -477,8 +455,8 @@ func TestPreparedForAChangeThatFailed(t *testing.T) {
 	}
 	stands := func(c *blobstore.Config) {
 		blobstore.SetFS(c, func(root string) vfs.FS {
-			return making{vfs.Dir(root), func(name string) {
-				if part != "" && strings.HasSuffix(name, part) {
+			return told{vfs.Dir(root), func(op, name string) {
+				if op == "create" && part != "" && strings.HasSuffix(name, part) {
 					part = ""
 					r.must(holder.Lock(background))
 					leave()

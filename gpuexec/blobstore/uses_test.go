@@ -43,15 +43,25 @@ func TestUsesBeforeTheFirstChange(t *testing.T) {
 	r.want("have", s.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
 }
 
-// sought tells of names that are looked at.
-type sought struct {
+// told tells of names that are about to be looked at, opened for reading or made.
+type told struct {
 	vfs.FS
-	tell func(name string)
+	tell func(op, name string)
 }
 
-func (f sought) Lstat(name string) (vfs.Info, error) {
-	f.tell(name)
+func (f told) Lstat(name string) (vfs.Info, error) {
+	f.tell("lstat", name)
 	return f.FS.Lstat(name)
+}
+
+func (f told) Open(name string) (vfs.File, error) {
+	f.tell("open", name)
+	return f.FS.Open(name)
+}
+
+func (f told) Create(name string) (vfs.File, error) {
+	f.tell("create", name)
+	return f.FS.Create(name)
 }
 
 // P7: who has used an entry that is gone looks for it once.
@@ -61,8 +71,8 @@ func TestUsesOfWhatIsGone(t *testing.T) {
 	other := r.open("d", mib, lru)
 	other.fill(1, 2, 10)
 	s := r.open("d", mib, lru, on(func(f vfs.FS) vfs.FS {
-		return sought{f, func(name string) {
-			if name == place {
+		return told{f, func(op, name string) {
+			if op == "lstat" && name == place {
 				looks++
 			}
 		}}
