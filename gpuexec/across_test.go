@@ -24,6 +24,19 @@ func compiled(ctx context.Context, e *gpuexec.Executor, key string) error {
 	return err
 }
 
+// oneSlot is an executor of one slot, whose compile of "whole" asks for another one when all have
+// entered theirs.
+func oneSlot(t *testing.T, entered *sync.WaitGroup, ask func(context.Context) error) *gpuexec.Executor {
+	return open(t, &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+		if src.Key != "whole" {
+			return nil
+		}
+		entered.Done()
+		entered.Wait()
+		return ask(ctx)
+	}}, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+}
+
 // F5: compiles on executors of one slot each, of which each asks for a kernel of the next one, do
 // not wait for each other's slots for ever.
 func TestNestedCompilesAcrossExecutors(t *testing.T) {
@@ -34,14 +47,7 @@ func TestNestedCompilesAcrossExecutors(t *testing.T) {
 				var entered sync.WaitGroup
 				entered.Add(n)
 				for i := range all {
-					all[i] = open(t, &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
-						if src.Key != "whole" {
-							return nil
-						}
-						entered.Done()
-						entered.Wait()
-						return compiled(ctx, all[(i+1)%n], "part")
-					}}, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+					all[i] = oneSlot(t, &entered, func(ctx context.Context) error { return compiled(ctx, all[(i+1)%n], "part") })
 				}
 				ended := make(chan error, n)
 				for _, e := range all {
@@ -89,14 +95,7 @@ func TestCompilesAcrossExecutorsWaitThroughAnotherRoom(t *testing.T) {
 			return err
 		}
 		for i := range all {
-			all[i] = open(t, &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
-				if src.Key != "whole" {
-					return nil
-				}
-				entered.Done()
-				entered.Wait()
-				return part(ctx, 1-i)
-			}}, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+			all[i] = oneSlot(t, &entered, func(ctx context.Context) error { return part(ctx, 1-i) })
 		}
 		ended := make(chan error, 4)
 		for i := range all {

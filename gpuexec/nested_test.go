@@ -181,16 +181,7 @@ func TestCompileWaitsThroughAnotherRoom(t *testing.T) {
 		for i := range 5 {
 			go func() { ended <- compiled(bg, fmt.Sprint(i)) }()
 		}
-		for range 7 {
-			select {
-			case err := <-ended:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(time.Minute):
-				t.Fatal("they wait for each other")
-			}
-		}
+		wait(t, ended, 7)
 		if n := most.Load(); n != 1 {
 			t.Errorf("%d compiles at work at once", n)
 		}
