@@ -92,8 +92,8 @@ func TestNoDriver(t *testing.T) {
 	device(t)
 	said := inProcess(t, "listing", "", t.TempDir(), "OCL_ICD_VENDORS="+t.TempDir())
 	listed, opened, _ := strings.Cut(said, "\n")
-	const todo = "pocl-opencl-icd"
-	if !strings.Contains(listed, "Available:false") || !strings.Contains(listed, todo) || !strings.HasPrefix(opened, "true") || !strings.Contains(opened, todo) {
+	const driver = "pocl-opencl-icd"
+	if !strings.Contains(listed, "Available:false") || !strings.Contains(listed, driver) || !strings.HasPrefix(opened, "true") || !strings.Contains(opened, driver) {
 		t.Errorf("%s, want ErrUnavailable and an absence, which say what to install", said)
 	}
 }

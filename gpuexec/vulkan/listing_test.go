@@ -89,12 +89,12 @@ func TestNoDriver(t *testing.T) {
 		}
 		return
 	}
-	const todo = "mesa-vulkan-drivers"
+	const driver = "mesa-vulkan-drivers"
 	b := New(Config{})
-	if list := b.Devices(t.Context()); len(list) != 1 || list[0].Available || !strings.Contains(list[0].Reason, todo) {
+	if list := b.Devices(t.Context()); len(list) != 1 || list[0].Available || !strings.Contains(list[0].Reason, driver) {
 		t.Errorf("%+v, want one absence that says what to install", list)
 	}
-	if _, err := gpuexec.Open(t.Context(), gpuexec.Config{Backend: b}); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), todo) {
+	if _, err := gpuexec.Open(t.Context(), gpuexec.Config{Backend: b}); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), driver) {
 		t.Errorf("%v, want ErrUnavailable that says what to install", err)
 	}
 }
