@@ -54,6 +54,9 @@ func (s *shell) handle(m message) {
 		}
 	case lostMsg:
 		if m.on == s.device {
+			if m.err != nil && !lost(m.err) {
+				m.by.answer(m.err) // it says more than that the device is lost
+			}
 			s.out = s.state.lost(m.on.n, s.out)
 			s.strandRest(strandMsg{})
 		}

@@ -118,7 +118,7 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	p, requires, err := e.program(flight.With(ctx, e, g), g, f.source, f.blob)
 	if err != nil {
 		if lost(err) {
-			e.ref.Tell(lostMsg{g})
+			e.ref.Tell(lostMsg{on: g})
 		}
 		return nil, err
 	}

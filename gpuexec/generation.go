@@ -117,7 +117,7 @@ func (g *generation) start(e *Executor) {
 			defer g.users.Done()
 			select {
 			case <-g.lost:
-				e.ref.Tell(lostMsg{g})
+				e.ref.Tell(lostMsg{on: g})
 			case <-g.over:
 			}
 		})
@@ -158,7 +158,7 @@ func (g *generation) work(e *Executor, w *worker) {
 				w.do(j, func(err error) {
 					j.end()
 					if w.lost {
-						e.ref.Tell(lostMsg{g})
+						e.ref.Tell(lostMsg{g, j, err})
 					}
 					e.ref.Tell(doneMsg{j, g.n, err})
 				})

@@ -229,6 +229,35 @@ func TestLostToALaunch(t *testing.T) {
 	})
 }
 
+// E1, F3: where the driver panics as it waits for what it launched, that may run still: the device is
+// lost, and its buffers are given back after it.
+func TestDriverPanicsAsItFinishes(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var panicked atomic.Bool
+		f := &fakedevice.Backend{OnCall: func(call string) error {
+			if call == "finish" && panicked.CompareAndSwap(false, true) {
+				panic("finish")
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
+		if _, ok := errors.AsType[*fault.PanicError](e.Submit(bg, launch)); !ok {
+			t.Error("the caller is not told of the panic")
+		}
+		synctest.Wait()
+		if n := e.Stats().Restarts; n != 1 {
+			t.Errorf("%d restarts, want 1", n)
+		}
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Submit(bg, launch); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // F4: the compile of a caller that left while its question was on the way goes on for nobody, and
 // what it makes is kept by nobody.
 func TestLeftBeforeItsQuestionWasAnswered(t *testing.T) {

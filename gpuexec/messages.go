@@ -17,12 +17,18 @@ type (
 		gen uint64
 		err error
 	}
-	lostMsg struct{ on *generation }
-	upMsg   struct {
+	lostMsg struct {
+		on  *generation
+		by  *job  // that came to know; nil = none
+		err error // of by
+	}
+	upMsg struct {
 		fresh *generation
 		pause time.Duration // before the next opening
 	}
-	readyMsg    struct{ reply actors.Reply[chan struct{}] }
+	readyMsg struct {
+		reply actors.Reply[chan struct{}]
+	}
 	compileMsg  struct{ call *compiling }
 	leftMsg     struct{ flight *compiling } // a caller has left it
 	expiredMsg  struct{ flight *compiling } // the end of its linger time

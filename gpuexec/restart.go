@@ -88,7 +88,7 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 	if g.enter() { // what asks for other kernels is answered now
 		defer g.leave()
 		if _, err := e.rebuild(g, again); lost(err) {
-			e.ref.Tell(lostMsg{g})
+			e.ref.Tell(lostMsg{on: g})
 		}
 	}
 	return nil

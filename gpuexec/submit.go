@@ -124,9 +124,13 @@ func (e *Executor) sequence(ctx context.Context, launches []Launch) (*job, error
 		// What was launched keeps its kernels and buffers until it has run, whoever has left,
 		// and whatever became of the driver's call for another launch.
 		defer func() {
-			if !w.lost {
-				err = cmp.Or(err, w.note(w.queue.Finish(context.WithoutCancel(ctx))))
+			if w.lost {
+				return
 			}
+			w.lost = true // unless Finish returns: what it was to wait for may run still
+			ended := w.queue.Finish(context.WithoutCancel(ctx))
+			w.lost = false
+			err = cmp.Or(err, w.note(ended))
 		}()
 		for i := range launches {
 			if err := ctx.Err(); err != nil {
