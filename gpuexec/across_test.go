@@ -2,6 +2,7 @@ package gpuexec_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
@@ -134,4 +136,44 @@ func TestNestedCompileAwaitsASlotOfAnotherExecutor(t *testing.T) {
 			t.Errorf("%d compiles at work at once", n)
 		}
 	})
+}
+
+// F5: a compile of a restart that waits for the restart, itself or through a compile on another
+// executor, is told so, and the device runs again.
+func TestReadyInACompileOfTheRestart(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			var again atomic.Bool
+			var e *gpuexec.Executor
+			told := make(chan error, 1)
+			ready := func(ctx context.Context, src gpuexec.Source) error {
+				if again.Load() {
+					told <- e.Ready(ctx)
+				}
+				return nil
+			}
+			f := &fakedevice.Backend{NoBlobs: true}
+			if apart {
+				other := open(t, &fakedevice.Backend{OnCompile: ready}, gpuexec.Config{Slow: time.Hour})
+				f.OnCompile = func(ctx context.Context, _ gpuexec.Source) error { return compiled(ctx, other, "part") }
+			} else {
+				f.OnCompile = ready
+			}
+			e = open(t, f, gpuexec.Config{Slow: time.Hour})
+			compile(t, e, source("k"))
+			synctest.Wait() // the part is given up
+			time.Sleep(time.Hour)
+			again.Store(true)
+			f.Lose()
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(bg, time.Hour)
+			defer cancel()
+			if err := e.Ready(ctx); err != nil {
+				t.Fatalf("through another executor: %v: the device does not come back: %v", apart, err)
+			}
+			if err := <-told; !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("through another executor: %v: it was told %v", apart, err)
+			}
+		})
+	}
 }

@@ -22,7 +22,7 @@ type shell struct {
 	desk      *desk                // of compiles on device
 	unclaimed map[string]unclaimed // by the source's key; none of them is on the desk
 	idle      list.List            // of the kernels there that wait for a caller, the longest first
-	running   chan struct{}        // closed when the device runs; another one after each loss
+	start     *start               // of the device, or that by which it came to run; another one after each loss
 	out       []effect[*job]       // reused
 	more      bool                 // an endedMsg is under way
 	stopped   bool                 // nothing is compiled any more
@@ -76,11 +76,7 @@ func (s *shell) handle(m message) {
 		s.pause, s.opened, s.served = m.pause, time.Now(), false
 		s.out = s.state.up(m.fresh.n, cap(m.fresh.jobs), m.fresh.isLost(), s.out)
 	case readyMsg:
-		if s.state.phase == phaseClosed {
-			m.reply.Fail(fault.ErrClosed)
-		} else {
-			m.reply.Send(s.running)
-		}
+		s.await(m.reply)
 	case compileMsg:
 		s.compile(m.call)
 	case leftMsg:
@@ -127,7 +123,7 @@ func (s *shell) carryOut() {
 		case reopen:
 			s.reopen(x.gen)
 		case ready:
-			close(s.running)
+			s.start.Finish(struct{}{}, nil, nil)
 		}
 	}
 }
@@ -303,6 +299,7 @@ func (s *shell) gone() error {
 // for a device that was being opened at the first.
 func (s *shell) close(m closeMsg) {
 	s.end()
+	s.start.Finish(struct{}{}, fault.ErrClosed, nil)
 	s.out = s.state.close(s.out)
 	if !s.strandRest(m) {
 		return

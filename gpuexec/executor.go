@@ -84,7 +84,8 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	}
 	e.number, e.info, e.limits = opened.Add(1), g.info, g.limits
 	left := func() bool { e.touched.Add(1); return e.touched.Left() }
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue, left), desk: new(desk), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue, left), desk: new(desk), unclaimed: make(map[string]unclaimed)}
+	s.start = s.starting()
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{fresh: g})
@@ -107,21 +108,22 @@ func (e *Executor) Identity() Identity { return e.info.Identity }
 func (e *Executor) Limits() Limits { return e.limits }
 
 // Ready waits until the device runs: at once, unless it was lost. Errors: the
-// context's, ErrClosed.
+// context's, ErrClosed, and ErrCycle with the context of a compile that the restart waits for.
 func (e *Executor) Ready(ctx context.Context) error {
-	up, err := actors.Ask(ctx, e.ref, func(r actors.Reply[chan struct{}]) message { return readyMsg{r} })
-	if err != nil {
-		return e.ended("ready", "", err)
-	}
-	select {
-	case <-up:
-		return nil
-	case <-e.life.Done():
-		return e.ended("ready", "", fault.ErrClosed)
-	case <-ctx.Done():
-		return guard.Ended(ctx)
-	}
+	_, err := flight.Ride[struct{}](ctx, wait{e})
+	return e.ended("ready", "", err)
 }
+
+// wait is one call of Ready. It implements flight.Caller.
+type wait struct{ exec *Executor }
+
+// Ask takes the call aboard the start of the device, if that does not run.
+func (w wait) Ask(ctx context.Context) (flight.Ticket[struct{}], error) {
+	return actors.Ask(ctx, w.exec.ref, func(r actors.Reply[flight.Ticket[struct{}]]) message { return readyMsg{r} })
+}
+
+func (wait) Take(struct{})                 {}
+func (wait) Leave(flight.Ticket[struct{}]) {}
 
 // ended says of ErrClosed what was closed, and what was to be done with which key. Other
 // errors it gives as they are.

@@ -3,6 +3,7 @@ package gpuexec
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -17,8 +18,9 @@ import (
 
 // waitingJobs is a shell whose one worker is busy and whose queue the jobs fill.
 func waitingJobs(jobs ...*job) *shell {
-	s := &shell{Executor: new(Executor), end: func() {}, desk: new(desk), device: &generation{n: 1, jobs: make(chan *job, 1)}}
+	s := &shell{Executor: &Executor{life: context.Background()}, end: func() {}, desk: new(desk), device: &generation{n: 1, jobs: make(chan *job, 1)}}
 	s.state = newState[*job](len(jobs), func() bool { s.touched.Add(1); return s.touched.Left() })
+	s.start = s.starting()
 	s.state.up(1, 1, false, nil)
 	for _, j := range append([]*job{newJob(context.Background(), nil, nil)}, jobs...) {
 		s.handle(submitMsg{j})
@@ -158,6 +160,34 @@ func TestForgoesKernelsInShortTurns(t *testing.T) {
 		}
 		if n := s.touched.Most(); n > touched.Most || released != touched.Most+500 {
 			t.Errorf("a turn touched %d things, %d kernels were released", n, released)
+		}
+	})
+}
+
+// F8, E1: a compile of a lost device that ends before the turns that give it up have come to it is
+// answered for: they do not find it any more.
+func TestCompileThatEndsBeforeItIsGivenUp(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		s := waitingJobs()
+		s.ref = actors.Spawn(actors.Config{Name: "later turns"}, func(message) {})
+		flights := make([]*compiling, touched.Most+2)
+		for i := range flights {
+			f := &compiling{source: Source{Key: strconv.Itoa(i)}, desk: s.desk}
+			f.Begin(t.Context(), s.Executor, f.source.Key)
+			s.desk.Begin(f.source.Key, f, 0)
+			flights[i] = f
+		}
+		s.strand()
+		flights = slices.DeleteFunc(flights, func(f *compiling) bool { return f.Finished() })
+		if len(flights) == 0 {
+			t.Fatal("one turn gives up all")
+		}
+		s.handle(compiledMsg{flights[0], nil, nil})
+		if !flights[0].Finished() {
+			t.Error("a compile that has ended is not answered for")
+		}
+		if err := s.ref.Stop(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // The messages of the executor's actor.
@@ -27,7 +28,7 @@ type (
 		pause time.Duration // before the next opening
 	}
 	readyMsg struct {
-		reply actors.Reply[chan struct{}]
+		reply actors.Reply[flight.Ticket[struct{}]]
 	}
 	compileMsg  struct{ call *compiling }
 	leftMsg     struct{ flight *compiling } // a caller has left it

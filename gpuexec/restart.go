@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // errGone is the ErrDeviceLost of an executor, which knows already. A driver passes it on
@@ -17,17 +18,40 @@ var errGone = fmt.Errorf("%w", fault.ErrDeviceLost)
 // lost reports whether a driver says by err that its device is lost.
 func lost(err error) bool { return errors.Is(err, fault.ErrDeviceLost) && !errors.Is(err, errGone) }
 
+// start is a start of the device. Nobody computes it for its callers alone: it goes on
+// when they have left. What it compiles again runs under its context, so that a compile
+// that waits for it, through whatever room, is told that it closes a circle (SPEC F5).
+type start = flight.Flight[struct{}]
+
+func (s *shell) starting() *start {
+	return flight.New[struct{}](s.life, s.Executor, "the start of "+s.info.Name)
+}
+
+// await takes a call of Ready aboard the start of the device, if it does not run.
+func (s *shell) await(reply actors.Reply[flight.Ticket[struct{}]]) {
+	switch {
+	case s.state.phase == phaseClosed:
+		reply.Fail(fault.ErrClosed)
+	case s.start.Finished():
+		reply.Send(flight.Ticket[struct{}]{})
+	default:
+		s.start.Board()
+		if !reply.Send(flight.Ticket[struct{}]{Flight: s.start}) {
+			s.start.GetOff()
+		}
+	}
+}
+
 // reopen opens the device again, as often as it takes.
 func (s *shell) reopen(gen uint64) {
 	s.restarts.Add(1)
 	old := s.device
 	s.device = nil
 	s.strand()
-	select {
-	case <-s.running:
-		s.running = make(chan struct{})
-	default: // it was lost before it ran
+	if s.start.Finished() { // else it was lost before it ran
+		s.start = s.starting()
 	}
+	ctx := s.start.Context()
 	pause := s.pause
 	if s.served || time.Since(s.opened) >= longest {
 		pause = 0
@@ -48,7 +72,7 @@ func (s *shell) reopen(gen uint64) {
 			case <-s.life.Done():
 				return
 			}
-			err := s.open(gen, longer(pause))
+			err := s.open(ctx, gen, longer(pause))
 			if err == nil {
 				return
 			}
@@ -66,9 +90,9 @@ func longer(pause time.Duration) time.Duration {
 }
 
 // open opens the device as that generation, with every live kernel on it. pause is
-// that of the next restart.
-func (e *Executor) open(gen uint64, pause time.Duration) error {
-	g, err := e.openGeneration(e.life, gen)
+// that of the next restart. ctx is that of its start.
+func (e *Executor) open(ctx context.Context, gen uint64, pause time.Duration) error {
+	g, err := e.openGeneration(ctx, gen)
 	if err != nil {
 		return err
 	}
@@ -80,14 +104,14 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 			k.cell.Unpin()
 		}
 	}()
-	again, err := e.rebuild(g, live)
+	again, err := e.rebuild(ctx, g, live)
 	if err != nil {
 		return errors.Join(err, g.retire())
 	}
 	e.ref.Tell(upMsg{g, pause})
 	if g.enter() { // what asks for other kernels is answered now
 		defer g.leave()
-		if _, err := e.rebuild(g, again); lost(err) {
+		if _, err := e.rebuild(e.life, g, again); lost(err) {
 			e.ref.Tell(lostMsg{on: g})
 		}
 	}
@@ -102,15 +126,15 @@ const blobPatience = time.Second
 // driver does not make stays lost alone. They are made one after the other, since two
 // may have one key (SPEC F1). again are those whose compile asked for what was gone. The
 // error is that of a device that is lost again, or closed.
-func (e *Executor) rebuild(g *generation, kernels []*Kernel) (again []*Kernel, err error) {
-	patience, stop := context.WithTimeout(e.life, blobPatience)
+func (e *Executor) rebuild(ctx context.Context, g *generation, kernels []*Kernel) (again []*Kernel, err error) {
+	patience, stop := context.WithTimeout(ctx, blobPatience)
 	defer stop()
 	for _, k := range kernels {
 		select {
 		case <-k.asked:
 		case <-patience.Done():
 		}
-		err := e.rebuildOne(g, k)
+		err := e.rebuildOne(ctx, g, k)
 		switch {
 		case lost(err):
 			return nil, err
@@ -127,14 +151,14 @@ func (e *Executor) rebuild(g *generation, kernels []*Kernel) (again []*Kernel, e
 }
 
 // rebuildOne makes a kernel from its blob, or from its source where that fails.
-func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
+func (e *Executor) rebuildOne(ctx context.Context, g *generation, k *Kernel) error {
 	if blob := k.blob.Load(); blob != nil {
-		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
+		if p, _, err := e.program(ctx, g, k.source, *blob); err == nil {
 			k.rebuilt(p)
 			return nil
 		}
 	}
-	p, _, err := e.program(e.life, g, k.source, nil)
+	p, _, err := e.program(ctx, g, k.source, nil)
 	if err != nil {
 		return err
 	}
