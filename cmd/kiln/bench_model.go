@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -34,6 +33,7 @@ const peerName = "onnxruntime's"
 // modelBench is the encoder and onnxruntime with the same weights. In each round both take
 // turns with the same ids; the quicker turn of each counts.
 type modelBench struct {
+	self     string // this program
 	long     bool   // every length, and longer queues
 	weights  string // what ours are rounded to
 	theirs   *onnx.Peer
@@ -49,6 +49,9 @@ func benchModel(ctx context.Context, long bool, weights string, say func(object 
 		return nil, fmt.Errorf("MiniLM: %w: %s is not there: in the root of a clone `make model` brings it", fault.ErrUnavailable, modelFolder)
 	}
 	b := &modelBench{long: long, weights: weights, encoders: make(map[int]*encoder.Encoder)}
+	if b.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
 	if b.theirs, err = onnx.Open(ctx, peerFolder); err != nil {
 		return nil, err
 	}
@@ -71,7 +74,7 @@ func benchModel(ctx context.Context, long bool, weights string, say func(object 
 	if err := say(map[string]string{"machine": machine}, "%s", machine); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{b.firstCalls, b.same, b.speeds, b.starts} { // nothing has run before the first
+	for _, step := range []func(context.Context) error{b.same, b.firsts, b.speeds, b.starts} {
 		if err := step(ctx); err != nil {
 			return b.figures, err
 		}
@@ -94,59 +97,6 @@ func textsOf(lengths []int) (texts [][]int32) {
 		texts = append(texts, textOf(n, i))
 	}
 	return texts
-}
-
-// firstCalls computes texts of many lengths in random order, each thrice on both sides in
-// turns, so that a later call finds the caches as the first one does: the time of the first
-// call over the quicker of the others.
-func (b *modelBench) firstCalls(ctx context.Context) error {
-	const shortest, longest, calls = 3, 512, 3
-	step := 8
-	if b.long {
-		step = 1
-	}
-	var cliffs [2][]float64
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for _, n := range rand.New(rand.NewPCG(1, 1)).Perm((longest-shortest)/step + 1) {
-		text := [][]int32{textOf(shortest+n*step, n)}
-		if err := b.theirs.Keep("one", [][][]int32{text}); err != nil {
-			return err
-		}
-		var took [2][calls]float64
-		for call := range calls {
-			for side, time := range []func() (time.Duration, error){
-				func() (time.Duration, error) {
-					return measure.Quickest(1, func() error { return b.each(ctx, 1, 1, text) })
-				},
-				func() (time.Duration, error) { return b.theirs.Time("one", 1, 1) },
-			} {
-				t, err := time()
-				if err != nil {
-					return err
-				}
-				took[side][call] = t.Seconds()
-			}
-		}
-		for side, t := range took {
-			cliffs[side] = append(cliffs[side], t[0]/slices.Min(t[1:]))
-		}
-	}
-	for _, c := range cliffs {
-		slices.Sort(c)
-	}
-	at := func(percent int) (ours, theirs float64) {
-		return measure.Percentile(cliffs[0], percent), measure.Percentile(cliffs[1], percent)
-	}
-	for _, f := range []struct {
-		name    string
-		percent int
-	}{{"median", 50}, {"99 of 100 are below", 99}, {"worst", 100}} {
-		ours, theirs := at(f.percent)
-		b.figures = append(b.figures, measure.Figure{Bench: "model, first call of a length, " + f.name, RatioTo: "its later calls", Goroutines: 1,
-			Ratio: ours, Min: cliffs[0][0], Max: cliffs[0][len(cliffs[0])-1], N: 1,
-			Note: fmt.Sprintf("%.3f with onnxruntime; %d lengths in random order, before any other call", theirs, len(cliffs[0]))})
-	}
-	return nil
 }
 
 // same refuses a peer that computes something else.
@@ -331,10 +281,6 @@ func (b *modelBench) starts(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(store)
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	var ratios, memory [2][]float64
 	var seconds [3][]float64
 	var held [3]int64
@@ -342,16 +288,10 @@ func (b *modelBench) starts(ctx context.Context) error {
 	for round := range rounds + 1 {
 		for side, start := range []func() (startup, error){
 			func() (startup, error) {
-				return serve(ctx, ourServer(ctx, self, b.weights, filepath.Join(store, "store")), words(questions))
+				return serve(ctx, b.ours(ctx, filepath.Join(store, "store")), words(questions))
 			},
-			func() (startup, error) { return serve(ctx, ourServer(ctx, self, b.weights, ""), words(questions)) },
-			func() (startup, error) {
-				cmd, err := onnx.Command(ctx, peerFolder, "each")
-				if err != nil {
-					return startup{}, err
-				}
-				return serve(ctx, cmd, numbers(questions))
-			},
+			func() (startup, error) { return serve(ctx, b.ours(ctx, ""), words(questions)) },
+			func() (startup, error) { return serve(ctx, b.peers(ctx), numbers(questions)) },
 		} {
 			s, err := start()
 			if err != nil {

@@ -72,6 +72,23 @@ func TestWays(t *testing.T) {
 	}
 }
 
+// Of first calls the worst is a length that is slow in most processes, and the length that a
+// process starts with does not count there.
+func TestFirstFigures(t *testing.T) {
+	meetings := []meeting{
+		{order: []int{2, 0, 1}, cliffs: [2][]float64{{99, 1.1, 1.5}, {99, 1, 1}}},
+		{order: []int{0, 1, 2}, cliffs: [2][]float64{{99, 1.4, 1.2}, {99, 1, 1}}},
+		{order: []int{1, 2, 0}, cliffs: [2][]float64{{99, 1.2, 1.3}, {99, 1, 1}}},
+		{order: []int{1, 2, 0}, cliffs: [2][]float64{{99, 8, 1.2}, {99, 2, 1}}},
+	}
+	figures := firstFigures(3, meetings)
+	for i, want := range []struct{ ratio, most float64 }{{1.2, 8}, {8, 8}, {1.45, 1.45}} {
+		if f := figures[i]; f.Ratio != want.ratio || f.Max != want.most || !strings.Contains(f.Note, "3 lengths in random order in 4 processes") {
+			t.Errorf("%+v, want %+v", f, want)
+		}
+	}
+}
+
 // A process is timed to its first answer, and its memory is its own.
 func TestServe(t *testing.T) {
 	cat, err := exec.LookPath("cat")

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
+)
+
+// Of a length that a process meets first.
+const (
+	shortest, longest = 3, 512
+	firstProcesses    = 5 // that meet each
+	firstCalls        = 3 // of each in a process
+)
+
+// firsts measures the first call of a length over its later ones, in fresh processes of both
+// sides with one thread. What a machine does by chance in one process it does not do again in
+// most others; what belongs to the first call comes in each.
+func (b *modelBench) firsts(ctx context.Context) error {
+	step := 8
+	if b.long {
+		step = 1
+	}
+	count := (longest-shortest)/step + 1
+	var meetings []meeting
+	for process := range firstProcesses {
+		order := rand.New(rand.NewPCG(1, uint64(process))).Perm(count)
+		cliffs, err := b.meet(ctx, order, step)
+		if err != nil {
+			return err
+		}
+		meetings = append(meetings, meeting{order, cliffs})
+	}
+	b.figures = append(b.figures, firstFigures(count, meetings)...)
+	return nil
+}
+
+// meeting is what a process of each side took for lengths in an order: the first call of each
+// over the later ones.
+type meeting struct {
+	order  []int
+	cliffs [2][]float64
+}
+
+// firstFigures leaves out the first length of each process, which starts with it.
+func firstFigures(lengths int, meetings []meeting) (figures []measure.Figure) {
+	var all, usual [2][]float64 // usual: of each length
+	for side := range all {
+		each := make([][]float64, lengths)
+		for _, m := range meetings {
+			for i, at := range m.order[1:] {
+				cliff := m.cliffs[side][i+1]
+				all[side] = append(all[side], cliff)
+				each[at] = append(each[at], cliff)
+			}
+		}
+		for _, cliffs := range each {
+			usual[side] = append(usual[side], measure.SpreadOf(cliffs).Median)
+		}
+		slices.Sort(all[side])
+		slices.Sort(usual[side])
+	}
+	for _, f := range []struct {
+		name    string
+		percent int
+		of      [2][]float64
+	}{{"median", 50, all}, {"99 of 100 are below", 99, all}, {"worst length, in the median of its processes", 100, usual}} {
+		ours, theirs := f.of[0], f.of[1]
+		figures = append(figures, measure.Figure{Bench: "model, first call of a length, " + f.name, RatioTo: "its later calls", Goroutines: 1,
+			Ratio: measure.Percentile(ours, f.percent), Min: ours[0], Max: ours[len(ours)-1], N: len(ours),
+			Note: fmt.Sprintf("%.3f with onnxruntime; %d lengths in random order in %d processes each", measure.Percentile(theirs, f.percent), lengths, len(meetings))})
+	}
+	return figures
+}
+
+// meet has a process of each side compute texts of all lengths in an order, each thrice on
+// both sides in turns, so that a later call finds the processor's caches as the first one does:
+// the time of the first call over the quicker of the others.
+func (b *modelBench) meet(ctx context.Context, order []int, step int) (cliffs [2][]float64, err error) {
+	ours := b.ours(ctx, "")
+	ours.Env = append(ours.Environ(), "GOMAXPROCS=1")
+	var sides [2]*server
+	for i, cmd := range []*exec.Cmd{ours, b.peers(ctx)} {
+		s, failed := startServer(cmd)
+		if failed != nil {
+			return cliffs, failed
+		}
+		defer func() { err = errors.Join(err, s.end(ctx, nil)) }()
+		sides[i] = s
+	}
+	for _, at := range order {
+		n := shortest + at*step
+		lines := [2]string{words([]int{n})[0], numbers([]int{n})[0]}
+		var took [2][firstCalls]time.Duration
+		for call := range firstCalls {
+			for side, s := range sides {
+				if took[side][call], err = s.ask(lines[side]); err != nil {
+					return cliffs, err
+				}
+			}
+		}
+		for side, t := range took {
+			cliffs[side] = append(cliffs[side], t[0].Seconds()/slices.Min(t[1:]).Seconds())
+		}
+	}
+	return cliffs, nil
+}
