@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -20,7 +19,8 @@ type device struct {
 	*library
 	found
 	primary *primary
-	stream  handle // fills new memory
+	stream  handle // makes, fills and frees memory
+	pool    handle // that memory comes from; 0 = from the driver
 	zeros   sync.Mutex
 
 	nvrtc   *nvrtc.Library
@@ -48,6 +48,7 @@ func (l *library) openDevice(ctx context.Context, f found, compiler *nvrtc.Libra
 		d.primary.leave()
 		return nil, err
 	}
+	d.openPool()
 	if !inProcess {
 		d.helpers = nvrtc.Share(compiler.Path)
 	}
@@ -99,6 +100,7 @@ func (d *device) Close() error {
 	for m := range d.mu.memories {
 		m.Release()
 	}
+	d.drop(cuMemPoolDestroy, d.pool)
 	d.drop(cuStreamDestroy, d.stream)
 	d.primary.leave()
 	return nil
@@ -106,10 +108,14 @@ func (d *device) Close() error {
 
 // drop releases objects of the context.
 func (d *device) drop(f function, objects ...handle) {
+	d.dropBy(func(o handle) { d.release(f, o) }, objects...)
+}
+
+func (d *device) dropBy(release func(handle), objects ...handle) {
 	released := false
 	_ = d.within("release", func() error {
 		for _, o := range objects {
-			d.release(f, o)
+			release(o)
 		}
 		released = true
 		return nil
@@ -121,55 +127,6 @@ func (d *device) drop(f function, objects ...handle) {
 			}
 		}
 	}
-}
-
-// Alloc implements gpuexec.Device.
-func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
-	if bytes > d.info.MemoryBytes {
-		return nil, failure("alloc", fault.ErrTooLarge, "%d bytes, the device has %d", bytes, d.info.MemoryBytes)
-	}
-	m := &memory{d: d}
-	err := d.within("alloc", func() (err error) {
-		if m.at, err = d.make("alloc", cuMemAlloc, uintptr(bytes)); err != nil {
-			return err
-		}
-		if err := d.clear(m.at, bytes); err != nil {
-			d.release(cuMemFree, m.at)
-			return err
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	d.mu.memories[m] = struct{}{}
-	d.mu.Unlock()
-	return m, nil
-}
-
-// clear fills memory with zeros.
-func (d *device) clear(at handle, bytes int64) error {
-	d.zeros.Lock()
-	defer d.zeros.Unlock()
-	return cmp.Or(
-		d.failed("alloc", cuMemsetD8Async, d.call(cuMemsetD8Async, uintptr(at), 0, uintptr(bytes), uintptr(d.stream))),
-		d.failed("alloc", cuStreamSynchronize, d.call(cuStreamSynchronize, uintptr(d.stream))))
-}
-
-type memory struct {
-	d  *device
-	at handle
-}
-
-// Mapped implements gpuexec.Memory.
-func (m *memory) Mapped() []byte { return nil }
-
-func (m *memory) Release() {
-	m.d.mu.Lock()
-	delete(m.d.mu.memories, m)
-	m.d.mu.Unlock()
-	m.d.drop(cuMemFree, m.at)
 }
 
 // Compile implements gpuexec.Device.

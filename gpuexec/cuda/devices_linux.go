@@ -22,6 +22,7 @@ type found struct {
 	ordinal    int32
 	capability int    // 90 is compute capability 9.0
 	target     string // of compiles: sm_90
+	pools      bool   // it has memory pools
 	limits     gpuexec.Limits
 	info       gpuexec.DeviceInfo
 }
@@ -93,6 +94,7 @@ func (l *library) describe(index int, compiler *nvrtc.Library) (f found, err err
 		f.limits.MaxBlock[i], f.limits.MaxGrid[i] = attribute(maxBlock+uintptr(i)), attribute(maxGrid+uintptr(i))
 	}
 	f.capability = 10*attribute(major) + attribute(minor)
+	f.pools = l.version >= 11020 && attribute(memoryPools) == 1 // older drivers do not know the attribute
 	target := targetOf(f.capability, compiler.Archs)
 	f.target = target
 	by := "NVRTC " + compiler.Version

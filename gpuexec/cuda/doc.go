@@ -39,6 +39,13 @@
 // reason outdated. Neither the driver nor the name of the device is in the identity: NVRTC
 // makes the code, for a compute capability.
 //
+// # Memory
+//
+// An open device has a memory pool of its own: a buffer that is given back waits for nothing
+// that other workers run, and its memory is there for the next one. Of what nobody has it
+// keeps at most a sixteenth of the device's memory. Drivers before CUDA 11.2, and devices
+// without pools, allocate each buffer by itself, and wait for all workers at each release.
+//
 // # Failure
 //
 // A kernel that traps, or touches what is not its own, takes its context with it: all calls

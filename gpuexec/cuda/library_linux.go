@@ -53,6 +53,11 @@ const (
 	cuFuncGetAttribute
 	cuFuncSetAttribute
 	cuLaunchKernel
+	cuMemPoolCreate // from here on a driver may be without, see device.openPool
+	cuMemPoolSetAttribute
+	cuMemPoolDestroy
+	cuMemAllocFromPoolAsync
+	cuMemFreeAsync
 	functions
 )
 
@@ -64,6 +69,7 @@ var names = [functions]string{
 	"cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventDestroy_v2", "cuMemAlloc_v2", "cuMemFree_v2",
 	"cuMemAllocHost_v2", "cuMemFreeHost", "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
 	"cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuFuncGetAttribute", "cuFuncSetAttribute", "cuLaunchKernel",
+	"cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemPoolDestroy", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
 }
 
 func (f function) String() string { return names[f] }
@@ -78,6 +84,7 @@ const (
 	major           = 75
 	minor           = 76
 	maxShared       = 97 // bytes of a block that asks for it
+	memoryPools     = 115
 
 	modeProhibited = 2
 
@@ -86,6 +93,10 @@ const (
 	plainShared        = 48 << 10 // what a block may have that does not ask
 	streamNonBlocking  = 1
 	eventDisableTiming = 2
+
+	pinnedMemory     = 1 // of a pool
+	onDevice         = 1 // where it is
+	releaseThreshold = 4 // attribute of a pool: bytes
 )
 
 // handle is an object of the driver.
@@ -134,7 +145,7 @@ func bind(resolve func(name string) (uintptr, error)) (*library, error) {
 	l := &library{}
 	for f := range functions {
 		var err error
-		if l.at[f], err = resolve(f.String()); err != nil {
+		if l.at[f], err = resolve(f.String()); err != nil && f < cuMemPoolCreate {
 			return nil, unavailable(err)
 		}
 	}
@@ -189,12 +200,17 @@ func (l *library) create(f function, args ...uintptr) (handle, int32) {
 // quietly calls a function whose error is of no use.
 //
 //go:uintptrescapes
-func (l *library) quietly(f function, arg uintptr) { purego.SyscallN(l.at[f], arg) }
+func (l *library) quietly(f function, args ...uintptr) { purego.SyscallN(l.at[f], args...) }
 
-// release gives an object back. An error of it is of no use: the object is nobody's.
-func (l *library) release(f function, h handle) {
+// release gives an object back, in the order of a stream where one is named. An error of it
+// is of no use: the object is nobody's.
+func (l *library) release(f function, h handle, stream ...handle) {
 	if h != 0 {
-		l.quietly(f, uintptr(h))
+		args := []uintptr{uintptr(h)}
+		for _, s := range stream {
+			args = append(args, uintptr(s))
+		}
+		l.quietly(f, args...)
 		native.Add(-1)
 	}
 }

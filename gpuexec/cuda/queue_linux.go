@@ -5,6 +5,8 @@ package cuda
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -138,10 +140,16 @@ func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
 	})
 }
 
-// Finish implements gpuexec.Queue. The error may be that of any launch before.
+// Finish implements gpuexec.Queue. The error may be that of any launch before. A stream that
+// cannot be waited for may work still, and memory of a pool is freed beside it: the device
+// is lost then, whatever the driver says.
 func (q *queue) Finish(context.Context) error {
 	return q.d.within("finish", func() error {
-		return q.d.failed("finish", cuStreamSynchronize, q.d.call(cuStreamSynchronize, uintptr(q.stream)))
+		err := q.d.failed("finish", cuStreamSynchronize, q.d.call(cuStreamSynchronize, uintptr(q.stream)))
+		if err != nil && !errors.Is(err, fault.ErrDeviceLost) {
+			return fmt.Errorf("%w: %w", fault.ErrDeviceLost, err)
+		}
+		return err
 	})
 }
 

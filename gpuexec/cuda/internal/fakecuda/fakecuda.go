@@ -41,7 +41,7 @@ type Driver struct {
 		sync.Mutex
 		contexts []*primary // of each device
 		current  map[int][]*primary
-		objects  map[uintptr]any // *primary, *stream, *event, *module, *kernel
+		objects  map[uintptr]any // *primary, *stream, *event, *pool, *module, *kernel
 		pinned   map[*byte][]byte
 		next     uintptr
 		loads    int
@@ -73,6 +73,9 @@ type stream struct {
 	mu   sync.Mutex
 	work []func() int32 // under mu
 }
+
+// pool is one of memory, which is the context's here.
+type pool struct{ of *primary }
 
 type event struct {
 	of     *primary
@@ -167,6 +170,20 @@ func (d *Driver) Loads() int {
 	return d.mu.loads
 }
 
+// Waiting counts what streams have to do.
+func (d *Driver) Waiting() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range d.mu.objects {
+		if s, ok := o.(*stream); ok {
+			s.mu.Lock()
+			n += len(s.work)
+			s.mu.Unlock()
+		}
+	}
+	return n
+}
+
 // Current tells whether a thread is left with a context.
 func (d *Driver) Current() bool {
 	d.mu.Lock()
@@ -214,6 +231,8 @@ func (d *Driver) destroy(p *primary) {
 		case *stream:
 			of = o.of
 		case *event:
+			of = o.of
+		case *pool:
 			of = o.of
 		case *module:
 			of = o.of

@@ -51,6 +51,11 @@ func (d *Driver) functions() map[string]any {
 		"cuFuncGetAttribute":           d.functionAttribute,
 		"cuFuncSetAttribute":           d.setFunctionAttribute,
 		"cuLaunchKernel":               d.launch,
+		"cuMemPoolCreate":              d.poolCreate,
+		"cuMemPoolSetAttribute":        d.setPoolAttribute,
+		"cuMemPoolDestroy":             func(h uintptr) int32 { return forget[*pool](d, h) },
+		"cuMemAllocFromPoolAsync":      d.allocFromPool,
+		"cuMemFreeAsync":               d.freeAsync,
 	}
 }
 
@@ -97,7 +102,7 @@ func (d *Driver) attribute(into *int32, what, ordinal int32) int32 {
 		return code
 	}
 	known := map[int32]int{1: mostThreads, 2: mostThreads, 3: mostThreads, 4: 64, 5: 1<<31 - 1, 6: 65535, 7: 65535,
-		8: plainShared, 16: 4, 20: 0, 75: p.Capability / 10, 76: p.Capability % 10, 97: mostShared}
+		8: plainShared, 16: 4, 20: 0, 75: p.Capability / 10, 76: p.Capability % 10, 97: mostShared, 115: 1}
 	value, ok := known[what]
 	if !ok {
 		return invalidValue
@@ -281,13 +286,74 @@ func (d *Driver) free(at uintptr) int32 {
 	d.drainAll(p) // memory is given back when all work is done
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return max(p.forget(at), p.sticky)
+}
+
+// poolProperties is CUmemPoolProps.
+type poolProperties struct {
+	kind, handles int32
+	location      [2]int32
+	_             uintptr
+	most          uintptr
+	reserved      [56]byte
+}
+
+func (d *Driver) poolCreate(into *uintptr, props *poolProperties) int32 {
+	if _, code := d.device(props.location[1]); code != success {
+		return code
+	}
+	if props.kind != 1 || props.handles != 0 || props.location[0] != 1 || props.most != 0 || props.reserved != [56]byte{} {
+		return invalidValue
+	}
+	return d.make(into, func(p *primary) any { return &pool{p} })
+}
+
+func (d *Driver) setPoolAttribute(handle uintptr, what int32, value *uint64) int32 {
+	_, p, code := object[*pool](d, handle)
+	if code == success && (what != 4 || *value > uint64(p.Memory)) {
+		return invalidValue
+	}
+	return code
+}
+
+// allocFromPool has the work of the stream done where memory lacks: what it frees is there
+// then.
+func (d *Driver) allocFromPool(into *uintptr, bytes, from, on uintptr) int32 {
+	s, _, code := object[*stream](d, on)
+	if code != success {
+		return code
+	}
+	if _, _, code := object[*pool](d, from); code != success {
+		return code
+	}
+	if code = d.alloc(into, bytes); code == outOfMemory && d.drain(s) == success {
+		code = d.alloc(into, bytes)
+	}
+	return code
+}
+
+// freeAsync frees when the stream comes to it, whatever others still do with the memory.
+func (d *Driver) freeAsync(at, on uintptr) int32 {
+	s, p, code := object[*stream](d, on)
+	if code != success {
+		return code
+	}
+	return s.add(func() int32 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return p.forget(at)
+	})
+}
+
+// forget takes a block of memory away; under mu.
+func (p *primary) forget(at uintptr) int32 {
 	i := slices.IndexFunc(p.blocks, func(b block) bool { return b.at == at })
 	if i < 0 {
 		return invalidValue
 	}
 	p.used -= len(p.blocks[i].bytes)
 	p.blocks = slices.Delete(p.blocks, i, i+1)
-	return p.sticky
+	return success
 }
 
 func (d *Driver) allocHost(into **byte, bytes uintptr) int32 {
@@ -341,6 +407,10 @@ func (s *stream) add(work func() int32) int32 {
 
 func (d *Driver) fill(at uintptr, value uint8, n, on uintptr) int32 {
 	return d.of(on, at, n, func(b []byte) {
+		if value == 0 {
+			clear(b) // much quicker
+			return
+		}
 		for i := range b {
 			b[i] = value
 		}

@@ -1,0 +1,81 @@
+//go:build linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
+)
+
+// plain has the tests below use a driver without pools, as before CUDA 11.2.
+func plain(t *testing.T) backend {
+	t.Helper()
+	b := needFake(t)
+	l, err := bind(func(name string) (uintptr, error) {
+		if strings.Contains(name, "Pool") || name == cuMemFreeAsync.String() {
+			return 0, fmt.Errorf("no symbol %s", name)
+		}
+		return fake.Symbol(name)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := loaded.library
+	loaded.library = l
+	t.Cleanup(func() { loaded.library = with })
+	return b
+}
+
+// F6: memory that is given back does not wait for what other workers run, as cuMemFree does,
+// and is there for the next one.
+func TestMemoryOfAPool(t *testing.T) {
+	const bytes = 400 << 20 // of 1 GiB
+	for _, pools := range []bool{true, false} {
+		b := needFake(t)
+		if !pools {
+			b = plain(t)
+		}
+		d := must(b.open(bg, 0)).(*device)
+		q := must(d.OpenQueue()).(*queue)
+		kept, given := must(d.Alloc(16)), must(d.Alloc(bytes))
+		check(q.Write(kept, 0, make([]byte, 16)))
+		waiting := fake.Waiting()
+		given.Release()
+		if still := fake.Waiting() >= waiting; still != pools || waiting == 0 {
+			t.Errorf("with pools: %v: of what another stream does %d wait before, %d after", pools, waiting, fake.Waiting())
+		}
+		for range 4 {
+			must(d.Alloc(bytes)).Release()
+		}
+		check(q.Close())
+		check(d.Close())
+	}
+}
+
+// E1: nor does a device of an old driver leave anything.
+func TestNothingIsLeftWithoutPools(t *testing.T) {
+	b, live := plain(t), liveObjects()
+	generaltest.NothingIsLeft(t, b, numbered(t, 3), 2, native.Load)
+	if now := liveObjects(); now != live {
+		t.Errorf("%d objects of the driver are left", now-live)
+	}
+}
+
+// E1: memory that nobody has given back goes with its device, of a pool too.
+func TestMemoryGoesWithItsDevice(t *testing.T) {
+	b, live := needFake(t), liveObjects()
+	d := must(b.open(bg, 0))
+	var m []gpuexec.Memory
+	for range 3 {
+		m = append(m, must(d.Alloc(1<<20)))
+	}
+	m[0].Release()
+	check(d.Close())
+	if now := liveObjects(); now != live {
+		t.Errorf("%d objects of the driver are left", now-live)
+	}
+}
