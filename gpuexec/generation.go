@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -27,6 +28,7 @@ type generation struct {
 	jobs   chan *job       // capacity: one a worker, so that the actor never waits
 	slots  *slots          // of compiles that may run at once
 	over   chan struct{}   // closed when the workers are to end
+	spoilt atomic.Bool     // a worker knows that it is lost, or that launches of it may run still
 
 	mu struct {
 		sync.Mutex
@@ -156,6 +158,9 @@ func (g *generation) work(e *Executor, w *worker) {
 			select {
 			case j := <-g.jobs:
 				w.do(j, func(err error) {
+					if w.lost {
+						g.spoilt.Store(true) // before what it used can be released
+					}
 					j.end()
 					if w.lost {
 						e.ref.Tell(lostMsg{g, j, err})

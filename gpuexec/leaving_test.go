@@ -258,6 +258,53 @@ func TestDriverPanicsAsItFinishes(t *testing.T) {
 	})
 }
 
+// E1, F3: where a driver panics as it waits for what a caller launched that has left, what that caller
+// has given back is not released while it may be in use.
+func TestDriverPanicsAsItFinishesForOneWhoLeft(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		entered, goOn := make(chan struct{}), make(chan struct{})
+		var released atomic.Int32
+		f := &fakedevice.Backend{OnRelease: func() { released.Add(1) }, OnCall: func(call string) error {
+			if call == "finish" {
+				close(entered)
+				<-goOn
+				panic("finish")
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 2, Slow: time.Hour})
+		k := compile(t, e, source("k", gpuexec.Param{Kind: gpuexec.ParamBuffer}))
+		buffers := make([]*gpuexec.Buffer, 500)
+		launches := make([]gpuexec.Launch, len(buffers)) // so that the loss is told some time after the end of the first
+		for i := range launches {
+			buffers[i] = alloc(t, e, 8)
+			launches[i] = gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(buffers[i])}, Grid: gpuexec.Size{1}}
+		}
+		ctx, cancel := context.WithCancel(bg)
+		left := make(chan error, 1)
+		go func() { left <- e.Submit(ctx, launches...) }()
+		<-entered
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for _, b := range buffers {
+			b.Release()
+		}
+		close(goOn)
+		synctest.Wait()
+		if n := released.Load(); n > 0 {
+			t.Errorf("%d buffers are released that launches may be using", n)
+		}
+		if err := e.Ready(bg); err != nil {
+			t.Error(err)
+		}
+		if n, m := e.Stats().Restarts, f.Memories(); n != 1 || m != 0 {
+			t.Errorf("%d restarts, %d buffers", n, m)
+		}
+	})
+}
+
 // F4: the compile of a caller that left while its question was on the way goes on for nobody, and
 // what it makes is kept by nobody.
 func TestLeftBeforeItsQuestionWasAnswered(t *testing.T) {

@@ -250,7 +250,7 @@ func (e *Executor) released(ctx context.Context) error {
 func (e *Executor) release(on *generation, release func()) {
 	var j *job
 	j = newJob(context.Background(), func(_ context.Context, w *worker) error {
-		if w.on == on {
+		if w.on == on && !on.spoilt.Load() {
 			release()
 		}
 		return nil
