@@ -124,8 +124,8 @@ const blobPatience = time.Second
 
 // rebuild makes kernels, which the caller has pinned, anew on a device. One that the
 // driver does not make stays lost alone. They are made one after the other, since two
-// may have one key (SPEC F1). again are those whose compile asked for what was gone. The
-// error is that of a device that is lost again, or closed.
+// may have one key (SPEC F1). again are those whose compile asked for what was gone, or for
+// what waits for them. The error is that of a device that is lost again, or closed.
 func (e *Executor) rebuild(ctx context.Context, g *generation, kernels []*Kernel) (again []*Kernel, err error) {
 	patience, stop := context.WithTimeout(ctx, blobPatience)
 	defer stop()
@@ -140,7 +140,7 @@ func (e *Executor) rebuild(ctx context.Context, g *generation, kernels []*Kernel
 			return nil, err
 		case e.life.Err() != nil:
 			return nil, fault.ErrClosed
-		case errors.Is(err, errGone):
+		case errors.Is(err, errGone), errors.Is(err, fault.ErrCycle): // the other waits for the device, perhaps
 			again = append(again, k)
 		}
 		if err != nil {
