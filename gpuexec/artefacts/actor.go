@@ -386,9 +386,6 @@ func (closing) handle(s *shell) {
 	}
 	s.endFlights()
 	s.state.closed = true
-	for _, w := range s.sweeps {
-		w.end(fault.ErrClosed)
-	}
 	s.sweep(emptying{})
 }
 

@@ -208,27 +208,17 @@ func (o *order) touch(n *node) {
 	}
 }
 
-// each walks all entries, which may go meanwhile. It misses those of a tenant that is
-// being forgotten.
-func (s *state) each(yield func(*node) bool) {
-	walk := func(o *order) bool {
-		for n := o.oldest; n != nil; {
-			next := n.Value.newer
-			if !yield(n) {
-				return false
-			}
-			n = next
-		}
-		return true
+// entry is any of the entries, flights among them, or nil: however many tenants have none.
+func (s *state) entry() *node {
+	if s.order.oldest != nil {
+		return s.order.oldest
 	}
-	if !walk(&s.order) {
-		return
-	}
-	for _, t := range s.tenants {
-		if !walk(&t.order) {
-			return
+	for _, of := range []*byAge{&s.ranks.above[either], &s.ranks.held[either]} {
+		if of.Len() > 0 {
+			return of.First().oldest
 		}
 	}
+	return nil
 }
 
 // enter puts n, which is in no order, among what t uses, or what nobody with a

@@ -319,7 +319,7 @@ func atLeast(l limit.Limit, n int64) limit.Limit {
 // empty evicts as much as a turn may, here and in the kernel layer, and reports whether
 // nothing is left. Nothing may stay any more of what flies.
 func (s *state) empty() (over bool) {
-	for n := range s.each {
+	for n := s.entry(); n != nil; n = s.entry() {
 		if !s.touched.Left() {
 			return false
 		}

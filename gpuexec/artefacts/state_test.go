@@ -301,6 +301,29 @@ func TestUsers(t *testing.T) {
 	})
 }
 
+// each walks all entries, which may go meanwhile. It misses those of a tenant that is
+// being forgotten.
+func (s *state) each(yield func(*node) bool) {
+	walk := func(o *order) bool {
+		for n := o.oldest; n != nil; {
+			next := n.Value.newer
+			if !yield(n) {
+				return false
+			}
+			n = next
+		}
+		return true
+	}
+	if !walk(&s.order) {
+		return
+	}
+	for _, t := range s.tenants {
+		if !walk(&t.order) {
+			return
+		}
+	}
+}
+
 // core drives the state alone.
 type core struct {
 	*state

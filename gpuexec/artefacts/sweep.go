@@ -31,6 +31,7 @@ func (s *shell) sweep(w sweep) {
 
 func (sweeping) handle(s *shell) {
 	for s.state.touched.Left() {
+		s.state.touched.Add(1) // it may find nothing to do, as all that wait behind it
 		over, err := s.sweeps[0].step(s)
 		if !over {
 			break
@@ -62,7 +63,10 @@ func (m *resize) step(s *shell) (over bool, err error) {
 
 // What was cleared by a close needs no release.
 func (m *dropOwner) step(s *shell) (over bool, err error) {
-	return s.state.closed || s.state.release(m.owner, m.uses), nil
+	if s.state.closed {
+		return true, fault.ErrClosed
+	}
+	return s.state.release(m.owner, m.uses), nil
 }
 
 // A close goes on with it: what is in no tenant's order would not be cleared.

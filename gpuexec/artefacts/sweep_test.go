@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
@@ -87,6 +89,106 @@ func TestTurnsAreShort(t *testing.T) {
 				t.Errorf("a turn touched %d things, want at most %d", most, touched.Most)
 			}
 		})
+	}
+}
+
+// act is a turn of its own.
+type act func(*shell)
+
+func (a act) handle(s *shell) { a(s) }
+
+// twice is a sweep that takes two turns.
+type twice struct{ begun bool }
+
+func (w *twice) step(*shell) (over bool, err error) {
+	over = w.begun
+	w.begun = true
+	return over, nil
+}
+func (*twice) end(error) {}
+
+// idling is a sweep that finds nothing to do.
+type idling struct{ told *int }
+
+func (idling) step(*shell) (over bool, err error) { return true, nil }
+func (w idling) end(error)                        { *w.told++ }
+
+// F6: of very many sweeps that wait for one and find nothing to do, such as those of floors that are given
+// back, a turn ends a part, that of a close too.
+func TestManySweepsThatFindNothing(t *testing.T) {
+	const many = 2*touched.Most + 7
+	for name, then := range map[string]act{"go on": func(*shell) {}, "close": func(s *shell) { closing{}.handle(s) }} {
+		c := openHere(t, 10)
+		told, ended := 0, make(chan int)
+		c.ref.Tell(act(func(s *shell) {
+			s.sweep(new(twice))
+			for range many {
+				s.sweep(idling{&told})
+			}
+			then(s)
+			s.ref.Tell(act(func(*shell) { ended <- told }))
+		}))
+		if n := <-ended; n > touched.Most {
+			t.Errorf("%s: %d of %d sweeps end in a turn", name, n, many)
+		}
+		if err := c.Close(background); err != nil || told != many {
+			t.Errorf("%s: %v, %d of %d have ended", name, err, told, many)
+		}
+		if n := c.Stats().Touched; n > touched.Most {
+			t.Errorf("%s: a turn touched %d things", name, n)
+		}
+	}
+}
+
+// F8: who waits for a sweep is told of the close.
+func TestCloseTellsWhoWaitsForASweep(t *testing.T) {
+	c := openHere(t, 10)
+	all := map[string]func() error{
+		"Reset":       func() error { return c.Reset("o") },
+		"SetCapacity": func() error { return c.SetCapacity(limit.Of(5), limit.Limit{}) },
+	}
+	told := make(chan string, len(all))
+	paused(c, func() {
+		c.ref.Tell(act(func(s *shell) { s.sweep(new(twice)) }))
+		for name, call := range all {
+			queues(t, c, func() {
+				if err := call(); !errors.Is(err, fault.ErrClosed) {
+					name += fmt.Sprint(": ", err)
+				}
+				told <- name
+			})
+		}
+		c.ref.Tell(closing{})
+	})
+	for range all {
+		if name := <-told; all[name] == nil {
+			t.Error(name)
+		}
+	}
+}
+
+// F6: what evicts all does not look at each tenant that has nothing.
+func TestNothingToClearBesideManyTenants(t *testing.T) {
+	least := func(tenants int) time.Duration {
+		f := newFloors(1<<30, 1<<40)
+		for i := range tenants {
+			f.state.addFloor(strconv.Itoa(i), 1)
+		}
+		f.state.resize(limit.Of(0), limit.Limit{})
+		best := time.Hour
+		for range 10 {
+			began := time.Now()
+			for range 100 {
+				if !f.trim() {
+					t.Fatal("something is left")
+				}
+			}
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	if few, many := least(10), least(20_000); many > 50*few {
+		t.Errorf("%v beside 20,000 tenants, %v beside 10", many, few)
 	}
 }
 

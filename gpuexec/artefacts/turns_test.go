@@ -71,6 +71,44 @@ func TestTenantUsesAllInTurns(t *testing.T) {
 	})
 }
 
+// F6, C10, C4, C13: nor does all that a tenant has come to use go over to it in the turn of one that needs a
+// place anew: an evicted artefact that is leased still, and one that lost its place while it was made.
+func TestTenantUsesAllBeforeAnotherComesBack(t *testing.T) {
+	const many = 3 * touched.Most
+	for _, flies := range []bool{false, true} {
+		bubble(t, artefacts.Config{Entries: limit.Of(many), Bytes: limit.Of(1 << 40)}, func(t *testing.T, c room) {
+			goOn := make(chan struct{})
+			first := func() *artefacts.Lease {
+				l, _, err := c.Get(context.Background(), artefacts.Request{Key: "first", Create: func(context.Context) (artefacts.Built, error) {
+					if flies {
+						<-goOn
+					}
+					return artefacts.Built{Value: 1, Bytes: 1}, nil
+				}})
+				if err != nil {
+					t.Error(err)
+				}
+				return l
+			}
+			came := make(chan *artefacts.Lease, 1)
+			go func() { came <- first() }()
+			synctest.Wait()
+			full(t, c, many, "t")
+			if err := c.AddFloor("t", many/2); err != nil {
+				t.Fatal(err)
+			}
+			close(goOn)
+			l := <-came
+			first().End()
+			synctest.Wait()
+			if n := c.Stats().Touched; n > touched.Most || !c.Has("first") || c.Has("0") || c.Len() != many {
+				t.Errorf("it flies %v: one turn has touched %d things; it is there: %v, the oldest: %v, of %d", flies, n, c.Has("first"), c.Has("0"), c.Len())
+			}
+			l.End()
+		})
+	}
+}
+
 // C1: where the floors of others leave too little for an artefact nothing goes for it.
 func TestNothingGoesForWhatFloorsLeaveNoRoomFor(t *testing.T) {
 	bubble(t, artefacts.Config{Entries: limit.Unlimited, Bytes: limit.Of(100)}, func(t *testing.T, c room) {

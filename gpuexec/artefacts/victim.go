@@ -130,9 +130,9 @@ func (s *state) askable(m *making) (over bool) {
 	n := s.apart[k.Key]
 	switch {
 	case n != nil && n.Value.cell.Pins() > 0 && (k.kind == normal || k.kind == peek):
-		over = s.roomy(n, k, s.patience(m))
-	case len(s.tenants) > 0 && k.kind == normal && !s.entries.Allows(s.size()+1):
-		_, over = s.victim(nil, either, s.patience(m))
+		over = s.roomy(n, k, s.patience(m)) && s.placeable(s.patience(m))
+	case len(s.tenants) > 0 && k.kind == normal:
+		over = s.placeable(s.patience(m))
 	default:
 		return true
 	}
@@ -141,8 +141,19 @@ func (s *state) askable(m *making) (over bool) {
 }
 
 func (s *state) landable(m *making) (over bool) {
-	over = m.call.kind != normal || !s.flights.May(m) || s.roomy(m.n, m.call, s.patience(m))
+	left := s.patience(m)
+	over = m.call.kind != normal || !s.flights.May(m) || s.roomy(m.n, m.call, left) && (m.n.Value.in != nil || s.placeable(left))
 	m.turns++
+	return over
+}
+
+// placeable sees to it that what goes for one entry more is found at once, if one has to. It
+// reports whether that is done.
+func (s *state) placeable(left func() bool) (over bool) {
+	if len(s.tenants) == 0 || s.entries.Allows(s.size()+1) {
+		return true
+	}
+	_, over = s.victim(nil, either, left)
 	return over
 }
 
