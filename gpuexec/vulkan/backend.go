@@ -18,7 +18,7 @@ const Name = "vulkan"
 // Languages of a gpuexec.Code.
 const (
 	SPIRV = "spirv" // Text is the bytes of a module
-	GLSL  = "glsl"  // a compute shader in GLSL, for which glslc must be installed
+	GLSL  = "glsl"  // a compute shader in GLSL, for which glslc or glslang must be installed
 )
 
 // Config of a Backend.
@@ -54,7 +54,7 @@ type Stats struct {
 	Pipelines int64 // that the driver made
 	Told      int64 // of these, those for which it said whether its cache helped
 	CacheHits int64 // of these, those that came out of its cache
-	FromGLSL  int64 // modules that glslc made
+	FromGLSL  int64 // modules that were compiled of GLSL
 }
 
 func init() { gpuexec.Register(New(Config{})) }

@@ -1,6 +1,6 @@
 // Package vulkan drives the devices of Vulkan: kernels in SPIR-V, and in GLSL where
-// the compiler glslc is installed. The loader (libvulkan.so.1) and the drivers are
-// opened at run time, without cgo; where they are absent the backend says what to
+// the compiler glslc or glslang is installed. The loader (libvulkan.so.1) and the drivers
+// are opened at run time, without cgo; where they are absent the backend says what to
 // install. Importing the package makes the backend "vulkan" known to package gpuexec.
 //
 // # Kernels
@@ -25,9 +25,10 @@
 //
 // # What is kept over restarts
 //
-// The blob of a shader in GLSL is the module that glslc made of it, which a store keeps.
-// It fits the version of glslc that made it: a process without glslc, or with another
-// one, compiles anew, or fails. The module of a kernel in SPIR-V is given: its blob
+// The blob of a shader in GLSL is the module that was compiled of it, which a store keeps.
+// It fits the compiler that made it, in that version: a process without it compiles anew
+// with another one, or fails. Where both are installed glslc is taken. glslang (Debian:
+// glslang-tools) does not know -Werror, and optimises for size alone (-Os). The module of a kernel in SPIR-V is given: its blob
 // says that it was built and no more, so that stores and `kiln warm` count such kernels
 // like others.
 //

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -24,7 +25,7 @@ import (
 // optionsOfGLSL are those that read no files and write none.
 var optionsOfGLSL = regexp.MustCompile(`^(-O|-O0|-Os|-g|-w|-Werror|--target-env=[a-z0-9.]+|--target-spv=[a-z0-9.]+|-std=[a-z0-9]+)$`)
 
-// includeName is how includes may be called: glslc lists them with blanks between.
+// includeName is how includes may be called: compilers list them with blanks between.
 var includeName = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
 // elsewhere is an include that does not stay among those given by value.
@@ -70,74 +71,161 @@ func checkGLSL(code gpuexec.Code) error {
 	return nil
 }
 
-// glslc is the compiler's path and version.
-var glslc = sync.OnceValues(func() (path, version string) {
-	path, err := exec.LookPath("glslc")
-	if err != nil {
-		return "", ""
+// compiler makes modules of shaders in GLSL: glslc or glslang. Its zero value is that
+// neither is installed.
+type compiler struct {
+	path, version string
+	glslang       bool
+}
+
+// installed is the compiler of this process.
+var installed = sync.OnceValue(findCompiler)
+
+// findCompiler takes glslc if it is there: it has all of optionsOfGLSL. glslang has two names.
+func findCompiler() compiler {
+	for _, name := range []string{"glslc", "glslang", "glslangValidator"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		if out, err := exec.Command(path, "--version").Output(); err == nil {
+			return compiler{path, strings.Join(strings.Fields(string(out)), " "), name != "glslc"}
+		}
 	}
-	out, err := exec.Command(path, "--version").Output()
-	if err != nil {
-		return "", ""
-	}
-	return path, strings.Join(strings.Fields(string(out)), " ")
-})
+	return compiler{}
+}
 
 // library is what made the modules of shaders, as an identity has it.
 func library() string {
-	if _, v := glslc(); v != "" {
+	if v := installed().version; v != "" {
 		return "kiln, " + v
 	}
 	return "kiln"
 }
 
-// compile has glslc make the module of a shader.
+// Names of a compiler's files. No include is called so.
+const (
+	shaderFile = "shader+.comp"
+	moduleFile = "shader+.spv"
+	readFile   = "shader+.d" // which files it read
+)
+
+// compile has the compiler that is installed make the module of a shader.
 func (b *Backend) compile(ctx context.Context, code gpuexec.Code) ([]uint32, error) {
-	path, _ := glslc()
-	if path == "" {
-		return nil, failure("glsl", fault.ErrUnavailable, "glslc is not here: install it (Debian: glslc), or compile the shader to SPIR-V before")
+	words, err := installed().compile(ctx, code)
+	if err == nil {
+		b.counts.fromGLSL.Add(1)
+	}
+	return words, err
+}
+
+func (c compiler) compile(ctx context.Context, code gpuexec.Code) ([]uint32, error) {
+	if c.path == "" {
+		return nil, failure("glsl", fault.ErrUnavailable, "no compiler of GLSL is here: install glslc or glslang (Debian: glslc, or glslang-tools), or compile the shader to SPIR-V before")
+	}
+	args, err := c.arguments(code)
+	if err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "kiln-glsl-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	for name, text := range code.Includes {
+	write := func(name, text string) error {
 		at := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(text), 0o600)); err != nil {
-			return nil, err
-		}
+		return errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(text), 0o600))
 	}
-	const listed = "kiln listed" // no include is called so
-	args := []string{"-fshader-stage=compute", "--target-env=vulkan1.2", "-I", dir, "-MD", "-MF", listed}
-	for _, name := range slices.Sorted(maps.Keys(code.Defines)) {
-		args = append(args, "-D"+name+"="+code.Defines[name])
+	err = write(shaderFile, c.text(code))
+	for name, text := range code.Includes {
+		err = errors.Join(err, write(name, text))
 	}
-	c := exec.CommandContext(ctx, path, append(append(args, code.Options...), "-o", "-", "-")...)
-	c.Dir, c.Stdin = dir, strings.NewReader(code.Text)
-	var out, log bytes.Buffer
-	c.Stdout, c.Stderr = &out, &log
-	if err := c.Run(); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	run := exec.CommandContext(ctx, c.path, args...)
+	run.Dir = dir
+	if log, err := run.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			return nil, guard.Ended(ctx)
 		}
-		return nil, fault.Invalidf("vulkan: glsl", "%w\n%s", err, strings.TrimSpace(log.String()))
+		return nil, fault.Invalidf("vulkan: glsl", "%w\n%s", err, bytes.TrimSpace(log))
 	}
-	b.counts.fromGLSL.Add(1)
-	if err := onlyIncluded(code, dir, filepath.Join(dir, listed)); err != nil {
+	if err := onlyIncluded(code, dir); err != nil {
 		return nil, err
 	}
-	return spirv.Words(out.Bytes())
+	module, err := os.ReadFile(filepath.Join(dir, moduleFile))
+	if err != nil {
+		return nil, err
+	}
+	return spirv.Words(module)
 }
 
-// onlyIncluded refuses a shader for which glslc read what is not in its code, however
-// the directive was spelt (SPEC K6). The file has what it read: "-: <stdin> FILE ...".
-func onlyIncluded(code gpuexec.Code, dir, list string) error {
-	text, err := os.ReadFile(list)
+// arguments are the compiler's for a shader in its folder.
+func (c compiler) arguments(code gpuexec.Code) ([]string, error) {
+	args := []string{"-fshader-stage=compute", "--target-env=vulkan1.2", "-MD", "-MF", readFile}
+	if c.glslang {
+		args = []string{"--quiet", "-S", "comp", "--target-env", "vulkan1.2", "--depfile", readFile}
+	}
+	for _, name := range slices.Sorted(maps.Keys(code.Defines)) {
+		args = append(args, "-D"+name+"="+code.Defines[name])
+	}
+	for _, o := range code.Options {
+		if !c.glslang {
+			args = append(args, o)
+			continue
+		}
+		of, known := glslangOption(o)
+		if !known {
+			return nil, failure("glsl", fault.ErrUnavailable, "glslang, which is here, has no option %q: install glslc (Debian: glslc), or leave it out", o)
+		}
+		args = append(args, of...)
+	}
+	return append(args, "-I.", "-o", moduleFile, shaderFile), nil
+}
+
+// glslangOption is what glslang takes for one of optionsOfGLSL.
+func glslangOption(o string) (args []string, known bool) {
+	name, value, _ := strings.Cut(o, "=")
+	switch name {
+	case "-O": // it optimises for size alone
+		return nil, true
+	case "-O0":
+		return []string{"-Od"}, true
+	case "-Os", "-g", "-w":
+		return []string{o}, true
+	case "--target-env":
+		return []string{name, value}, true
+	case "--target-spv":
+		return []string{"--target-env", "spirv" + strings.TrimPrefix(value, "spv")}, true
+	case "-std":
+		return []string{"--glsl-version", strings.TrimSuffix(value, "core")}, true
+	}
+	return nil, false
+}
+
+// versionLine is the directive that every shader begins with, but for comments.
+var versionLine = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*version\b.*$`)
+
+// text is the shader as its compiler wants it: glslang has includes as an extension that
+// the text asks for, which glslc has switched on. Its lines keep their numbers.
+func (c compiler) text(code gpuexec.Code) string {
+	at := versionLine.FindStringIndex(code.Text)
+	if !c.glslang || len(code.Includes) == 0 || at == nil {
+		return code.Text
+	}
+	next := 2 + strings.Count(code.Text[:at[1]], "\n")
+	return fmt.Sprintf("%s\n#extension GL_GOOGLE_include_directive : enable\n#line %d%s", code.Text[:at[1]], next, code.Text[at[1]:])
+}
+
+// onlyIncluded refuses a shader for which its compiler read what is not in its code, however
+// the directive was spelt (SPEC K6). readFile has what it read: "MODULE: SHADER FILE ...".
+func onlyIncluded(code gpuexec.Code, dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, readFile))
 	if err != nil {
 		return err
 	}
-	_, files, _ := strings.Cut(string(text), "<stdin>")
+	_, files, _ := strings.Cut(string(text), shaderFile)
 	for _, name := range strings.Fields(files) {
 		own := name
 		if filepath.IsAbs(name) {
