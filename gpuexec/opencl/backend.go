@@ -62,7 +62,8 @@ func (backend) Name() string { return Name }
 // Aborts says that drivers may end the process when they are given a bad blob (SPEC P11).
 func (backend) Aborts() bool { return true }
 
-// Devices lists the devices of every driver, processors last.
+// Devices lists the devices of every driver, processors behind the others, and what cannot be
+// used last.
 func (backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	infos, err := list()
 	if failed, ok := errors.AsType[*fault.Error](err); ok {

@@ -89,9 +89,16 @@ func devices() (*library, []found, error) {
 	return l, all, nil
 }
 
-// order numbers devices, processors last.
+// order numbers devices: processors behind the others, and those that cannot be used behind
+// all, so that number 0 can be used if any can.
 func order(all []found) {
-	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.kind&typeCPU, b.kind&typeCPU) })
+	place := func(f found) uint64 {
+		if !f.info.Available {
+			return typeCPU + 1
+		}
+		return f.kind & typeCPU
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(place(a), place(b)) })
 	for i := range all {
 		all[i].info.Index = i
 	}

@@ -69,12 +69,17 @@ func TestQueryFailsOnce(t *testing.T) {
 	}
 }
 
-// E2: processors come last, the others as their drivers list them; each has the number of its place.
+// E2: processors come behind the others, which are as their drivers list them, and what cannot be used
+// comes last; each has the number of its place.
 func TestOrderOfDevices(t *testing.T) {
 	const gpu, byDefault = 4, 1
-	all := []found{{id: 1, kind: typeCPU}, {id: 2, kind: gpu}, {id: 3, kind: typeCPU | byDefault}, {id: 4, kind: gpu | byDefault}}
+	usable := gpuexec.DeviceInfo{Available: true}
+	all := []found{
+		{id: 5, kind: gpu}, {id: 1, kind: typeCPU, info: usable}, {id: 6, kind: typeCPU}, {id: 2, kind: gpu, info: usable},
+		{id: 3, kind: typeCPU | byDefault, info: usable}, {id: 4, kind: gpu | byDefault, info: usable},
+	}
 	order(all)
-	for i, want := range []handle{2, 4, 1, 3} {
+	for i, want := range []handle{2, 4, 1, 3, 5, 6} {
 		if all[i].id != want || all[i].info.Index != i {
 			t.Errorf("place %d has device %d, number %d, want device %d", i, all[i].id, all[i].info.Index, want)
 		}

@@ -42,9 +42,9 @@
 // # Devices
 //
 // Devices are listed discrete ones first, then integrated and virtual ones, and
-// software last. Config.Prefer, which the command and package encoder take from
-// KILN_VULKAN_DEVICE, has devices of a name come first. The variables of the loader choose
-// among the drivers (VK_DRIVER_FILES, VK_LOADER_DRIVERS_SELECT).
+// software, and last what cannot be used. Config.Prefer, which the command and package
+// encoder take from KILN_VULKAN_DEVICE, has devices of a name come first, usable or not.
+// The variables of the loader choose among the drivers (VK_DRIVER_FILES, VK_LOADER_DRIVERS_SELECT).
 //
 // # Failure
 //

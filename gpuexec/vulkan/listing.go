@@ -31,13 +31,31 @@ func physical() ([]*vk.Physical, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%w: the loader knows no device", fault.ErrUnavailable)
 	}
-	slices.SortStableFunc(all, func(a, b *vk.Physical) int { return cmp.Compare(place(a), place(b)) })
+	order(all)
 	return all, nil
 }
 
-// place orders kinds of devices.
-func place(p *vk.Physical) int {
-	return slices.Index([]uint32{vk.TypeCPU, 0, vk.TypeVirtual, vk.TypeIntegrated, vk.TypeDiscrete}, p.Type) * -1
+// order puts discrete devices first and processors last, and what cannot be used behind all,
+// so that number 0 can be used if any can.
+func order(all []*vk.Physical) {
+	place := func(p *vk.Physical) int {
+		if unusable(p) != "" {
+			return 2 // 1: of no known kind
+		}
+		return slices.Index([]uint32{vk.TypeCPU, 0, vk.TypeVirtual, vk.TypeIntegrated, vk.TypeDiscrete}, p.Type) * -1
+	}
+	slices.SortStableFunc(all, func(a, b *vk.Physical) int { return cmp.Compare(place(a), place(b)) })
+}
+
+// unusable is why a device cannot be used; empty: it can.
+func unusable(p *vk.Physical) string {
+	switch {
+	case p.Old():
+		return fmt.Sprintf("its driver has Vulkan %s, want 1.2 or later: install a newer one", version(p.API))
+	case family(p) < 0:
+		return "it computes nothing: it has no compute queue"
+	}
+	return ""
 }
 
 // preferred reports whether a device is one of those that come first by their name.
@@ -85,13 +103,8 @@ func (b *Backend) devices() []gpuexec.DeviceInfo {
 }
 
 func describe(index int, p *vk.Physical) gpuexec.DeviceInfo {
-	d := gpuexec.DeviceInfo{Backend: Name, Index: index, Name: vk.Text(p.Name[:]), Available: true}
-	switch {
-	case p.Old():
-		d.Available, d.Reason = false, fmt.Sprintf("its driver has Vulkan %s, want 1.2 or later: install a newer one", version(p.API))
-		return d
-	case family(p) < 0:
-		d.Available, d.Reason = false, "it computes nothing: it has no compute queue"
+	d := gpuexec.DeviceInfo{Backend: Name, Index: index, Name: vk.Text(p.Name[:]), Reason: unusable(p)}
+	if d.Available = d.Reason == ""; !d.Available {
 		return d
 	}
 	d.Driver = vk.Text(p.Driver.Name[:]) + " " + vk.Text(p.Driver.Info[:])

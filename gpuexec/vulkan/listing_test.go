@@ -56,6 +56,31 @@ func TestPreferred(t *testing.T) {
 	}
 }
 
+// B2: devices are listed discrete ones first and processors last, and what cannot be used behind
+// all; preferred by its name it comes first all the same.
+func TestOrderOfDevices(t *testing.T) {
+	mute := named("mute", vk.TypeDiscrete, new12)
+	mute.Families = nil
+	all := []*vk.Physical{
+		named("old", vk.TypeDiscrete, 1<<22), mute, named("processor", vk.TypeCPU, new12), named("shared", vk.TypeIntegrated, new12),
+		named("what", 7, new12), named("card", vk.TypeDiscrete, new12), named("second card", vk.TypeDiscrete, new12), named("unknown", 0, new12),
+	}
+	order(all)
+	for prefer, want := range map[string]string{
+		"":     "card, second card, shared, unknown, processor, what, old, mute, ",
+		"card": "card, second card, shared, unknown, processor, what, old, mute, ",
+		"MUTE": "mute, card, second card, shared, unknown, processor, what, old, ",
+	} {
+		got := ""
+		for _, p := range New(Config{Prefer: prefer}).ordered(all) {
+			got += vk.Text(p.Name[:]) + ", "
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", prefer, got, want)
+		}
+	}
+}
+
 // B2: a device that cannot be used is listed with what is to be done.
 func TestUnusable(t *testing.T) {
 	mute := named("mute", vk.TypeDiscrete, new12)
