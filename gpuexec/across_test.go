@@ -138,6 +138,30 @@ func TestNestedCompileAwaitsASlotOfAnotherExecutor(t *testing.T) {
 	})
 }
 
+// E1: a device that says that it is lost when it is asked for a blob is opened again, and another one
+// that asked for it is not.
+func TestLostToABlobOfAnotherDevice(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var said atomic.Value
+		said.Store(fault.ErrUnsupported)
+		other := open(t, &fakedevice.Backend{OnBlob: func(string) error { return said.Load().(error) }}, gpuexec.Config{Slow: time.Hour})
+		k := compile(t, other, source("part"))
+		synctest.Wait() // it has been asked for the first time
+		said.Store(fault.ErrDeviceLost)
+		e := open(t, &fakedevice.Backend{OnCompile: func(ctx context.Context, _ gpuexec.Source) error {
+			_, err := k.Blob(ctx)
+			return err
+		}}, gpuexec.Config{Slow: time.Hour})
+		if err := compiled(bg, e, "whole"); !errors.Is(err, fault.ErrDeviceLost) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n, m := e.Stats().Restarts, other.Stats().Restarts; n != 0 || m != 1 {
+			t.Errorf("%d restarts of the one that asked, %d of the one that is lost; want 0 and 1", n, m)
+		}
+	})
+}
+
 // F5: a compile of a restart that waits for the restart, itself or through a compile on another
 // executor, is told so, and the device runs again.
 func TestReadyInACompileOfTheRestart(t *testing.T) {

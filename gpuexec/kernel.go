@@ -99,6 +99,10 @@ func (k *Kernel) ask(ctx context.Context, b *built, done func([]byte, error)) {
 		blob, err = b.program.Blob(ctx)
 		return err
 	}, func(err error) {
+		if lost(err) {
+			k.exec.ref.Tell(lostMsg{on: b.on})
+			err = errGone // the caller may be a compile on another device
+		}
 		err = k.exec.named("executor: blob", k.source, err)
 		if err == nil {
 			kept := slices.Clone(blob)
