@@ -84,15 +84,20 @@ var installed = sync.OnceValue(findCompiler)
 // findCompiler takes glslc if it is there: it has all of optionsOfGLSL. glslang has two names.
 func findCompiler() compiler {
 	for _, name := range []string{"glslc", "glslang", "glslangValidator"} {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
-		if out, err := exec.Command(path, "--version").Output(); err == nil {
-			return compiler{path, strings.Join(strings.Fields(string(out)), " "), name != "glslc"}
+		if c, err := compilerOf(name); err == nil {
+			return c
 		}
 	}
 	return compiler{}
+}
+
+func compilerOf(name string) (compiler, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return compiler{}, err
+	}
+	out, err := exec.Command(path, "--version").Output()
+	return compiler{path, strings.Join(strings.Fields(string(out)), " "), name != "glslc"}, err
 }
 
 // library is what made the modules of shaders, as an identity has it.
