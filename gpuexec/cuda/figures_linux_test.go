@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/nvrtc"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 )
 
 // TestFigures measures what docs/gpu.md asks for, on a GPU: make bench-gpu. On the driver
@@ -117,14 +118,12 @@ func (s sizes) firstResults(t *testing.T, b backend) {
 		}
 		cmd := exec.CommandContext(t.Context(), must(os.Executable()), args...)
 		cmd.Env = append(cmd.Environ(), "CUDA_CACHE_PATH="+cache)
-		text, err := cmd.CombinedOutput()
-		_, after, _ := strings.Cut(string(text), "<<")
-		said, _, _ := strings.Cut(after, ">>")
-		n, wrong := strconv.ParseInt(said, 10, 64)
-		if err = errors.Join(err, wrong); err != nil {
-			return 0, fmt.Errorf("%w: %s", err, text)
+		said, err := drivertest.Said(cmd)
+		if err != nil {
+			return 0, err
 		}
-		return time.Duration(n), nil
+		n, err := strconv.ParseInt(said, 10, 64)
+		return time.Duration(n), err
 	}
 	kinds := []struct {
 		name  string

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -81,14 +82,12 @@ func alone(t *testing.T, side string) (l remains) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLives$", "-test.timeout=0", "-side="+side, fmt.Sprintf("-long=%v", *long))
 	cmd.Env = append(cmd.Environ(), variable+"="+path())
-	text, err := cmd.CombinedOutput()
-	_, after, _ := strings.Cut(string(text), "<<")
-	said, _, _ := strings.Cut(after, ">>")
+	said, err := drivertest.Said(cmd)
 	if err == nil {
 		err = json.Unmarshal([]byte(said), &l)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", side, err, text)
+		t.Fatal(err)
 	}
 	return l
 }

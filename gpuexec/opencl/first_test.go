@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,9 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 var (
@@ -31,16 +32,14 @@ var (
 )
 
 // inProcess runs a child of this test on a store, with a folder for PoCL's own cache,
-// and gives what it printed between two marks.
+// and gives what it said.
 func inProcess(t *testing.T, what, store, cache string, env ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.run=^TestChild$", "-child="+what, "-store="+store)
 	cmd.Env = append(append(cmd.Environ(), "POCL_CACHE_DIR="+cache), env...)
-	text, err := cmd.CombinedOutput()
-	_, after, begun := strings.Cut(string(text), "<<")
-	said, _, ended := strings.Cut(after, ">>")
-	if err != nil || !begun || !ended {
-		t.Fatalf("%s: %v\n%s", what, err, text)
+	said, err := drivertest.Said(cmd)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return said
 }
@@ -241,16 +240,10 @@ func firstResults(t *testing.T, what string) {
 			ms, whole = append(ms, 1e3*made.Seconds), append(whole, 1e3*made.Whole)
 			times = append(times, made.Seconds/stored[round].Seconds)
 		}
-		line := fmt.Sprintf("%-36s %s ms, %s times the store's", k.name, spread(ms), spread(times))
+		line := fmt.Sprintf("%-36s %.1f ms, %.1f times the store's (median, least, most)", k.name, measure.SpreadOf(ms), measure.SpreadOf(times))
 		if whole[0] > 0 {
-			line += fmt.Sprintf("; with weights %s ms", spread(whole))
+			line += fmt.Sprintf("; with weights %.1f ms", measure.SpreadOf(whole))
 		}
 		t.Log(line)
 	}
-}
-
-// spread is a median with the least and the most.
-func spread(values []float64) string {
-	slices.Sort(values)
-	return fmt.Sprintf("%.1f [%.1f, %.1f]", values[len(values)/2], values[0], values[len(values)-1])
 }

@@ -19,7 +19,9 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 var (
@@ -55,7 +57,7 @@ func TestFirstResult(t *testing.T) {
 				c, w := inProcess(t, what, ""), inProcess(t, what, dir)
 				cold, warm, times = append(cold, c), append(warm, w), append(times, c/w)
 			}
-			t.Logf("empty %s ms, kept %s ms: %s times", spread(cold), spread(warm), spread(times))
+			t.Logf("median, least, most: empty %.1f ms, kept %.1f ms: %.1f times", measure.SpreadOf(cold), measure.SpreadOf(warm), measure.SpreadOf(times))
 		})
 	}
 }
@@ -66,11 +68,9 @@ func inProcess(t *testing.T, what, store string) float64 {
 	c := exec.CommandContext(t.Context(), must(os.Executable()), "-test.run=^TestFirstResult$", "-child="+what, "-store="+store)
 	c.Env = slices.DeleteFunc(c.Environ(), func(v string) bool { return strings.HasPrefix(v, "MESA_SHADER_CACHE_") })
 	c.Env = append(c.Env, "XDG_CACHE_HOME="+t.TempDir())
-	out, err := c.CombinedOutput()
-	_, after, _ := strings.Cut(string(out), "<<")
-	said, _, ended := strings.Cut(after, ">>")
-	if err != nil || !ended {
-		t.Fatalf("%s: %v\n%s", what, err, out)
+	said, err := drivertest.Said(c)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return float64(must(strconv.ParseInt(said, 10, 64))) / 1e6
 }
@@ -133,10 +133,4 @@ func firstOutput(t *testing.T, dir string) time.Duration {
 	prepared := time.Since(preparing)
 	must(m.Run(t.Context(), [][]int32{list.Tokens(1, 0, 128)}))
 	return time.Since(began) - prepared
-}
-
-// spread is a median with the least and the most.
-func spread(values []float64) string {
-	slices.Sort(values)
-	return fmt.Sprintf("%.1f [%.1f, %.1f]", values[len(values)/2], values[0], values[len(values)-1])
 }
