@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
@@ -48,8 +49,13 @@ func newDescriptor(r *request, position int, about Description) *Descriptor {
 	return d
 }
 
-// Release gives the caller's hold on the descriptor up.
-func (d *Descriptor) Release() { d.cell.Unpin() }
+// Release gives the caller's hold on the descriptor up. A panic of the library, which frees it
+// behind the last hold, is not the caller's.
+func (d *Descriptor) Release() {
+	if d.cell.Drop() {
+		guard.Call(d.cell.Free, func(error) {})
+	}
+}
 
 // Spec is the request, as it is keyed.
 func (d *Descriptor) Spec() *Spec { return &d.request.spec }
@@ -103,7 +109,7 @@ func (d *Descriptor) BlobID() string { return d.blobID() }
 
 func (d *Descriptor) makeBlobID() string {
 	r := d.request
-	if r.key == "" || !r.engine.known || !r.engine.blobs(&r.spec) {
+	if r.key == "" || !r.engine.known || r.primitive.Load == nil {
 		return ""
 	}
 	key, err := r.spec.append(nil, true)

@@ -69,8 +69,6 @@ func Open(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-func (e *Engine) blobs(s *Spec) bool { return e.loader != nil && e.loader.Blobs(s) }
-
 // Origin says where a descriptor came from.
 type Origin string
 

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // request is what was asked for, with hints only where they count, and its keys. It
@@ -43,7 +44,11 @@ func (e *Engine) request(s *Spec) (*request, error) {
 		return nil, err
 	}
 	r.primitive.StoredKey = string(stored) // without a Load a store is told of it (SPEC P17)
-	if e.blobs(&r.spec) {
+	blobs := false
+	if err := guard.Guarded(func() error { blobs = e.loader != nil && e.loader.Blobs(&r.spec); return nil }); err != nil {
+		return nil, fault.Wrap("primitive: describe", r.spec.Kind, "the library", err)
+	}
+	if blobs {
 		r.primitive.Load = func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return (&making{request: r}).load(ctx, blob)
 		}
@@ -145,7 +150,13 @@ func pinned(value any) *Descriptor {
 
 // build has the library describe the implementation of the request's number
 // among those that are valid and not to be skipped (SPEC D1).
-func (r *request) build(ctx context.Context) (*Descriptor, error) {
+func (r *request) build(ctx context.Context) (d *Descriptor, err error) {
+	whole := false
+	defer func() { // the library may panic behind what it described, as its list ends
+		if d != nil && !whole {
+			d.Release()
+		}
+	}()
 	position, id := -1, 0
 	for impl, err := range r.engine.cfg.Library.Implementations(ctx, &r.spec) {
 		if err == nil {
@@ -162,17 +173,27 @@ func (r *request) build(ctx context.Context) (*Descriptor, error) {
 			id++
 			continue
 		}
-		about, err := impl.Describe()
-		if err != nil {
+		if d, err = r.describe(impl, position); err != nil {
 			return nil, err
 		}
-		if about.Bytes < 0 {
-			if about.Free != nil {
-				about.Free()
-			}
-			return nil, fault.Invalidf("primitive: describe", "%s: the library reported %d bytes: want 0 or more", r.spec.Kind, about.Bytes)
-		}
-		return newDescriptor(r, position, about), nil
+		break
 	}
-	return nil, end(&r.spec)
+	if whole = true; d == nil {
+		return nil, end(&r.spec)
+	}
+	return d, nil
+}
+
+func (r *request) describe(impl Implementation, position int) (*Descriptor, error) {
+	about, err := impl.Describe()
+	if err != nil {
+		return nil, err
+	}
+	if about.Bytes < 0 {
+		if about.Free != nil {
+			about.Free()
+		}
+		return nil, fault.Invalidf("primitive: describe", "%s: the library reported %d bytes: want 0 or more", r.spec.Kind, about.Bytes)
+	}
+	return newDescriptor(r, position, about), nil
 }
