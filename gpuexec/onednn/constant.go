@@ -67,7 +67,7 @@ func (l *Library) size(t *primitive.Tensor) (int64, error) {
 }
 
 // reordered runs a reorder into new memory.
-func (l *Library) reordered(ctx context.Context, e *primitive.Engine, s *primitive.Spec, numbers []byte) (_ *Memory, err error) {
+func (l *Library) reordered(ctx context.Context, e *primitive.Engine, s *primitive.Spec, numbers []byte) (*Memory, error) {
 	src, err := l.NewMemory(s.Op.Tensors[0])
 	if err != nil {
 		return nil, err
@@ -78,8 +78,9 @@ func (l *Library) reordered(ctx context.Context, e *primitive.Engine, s *primiti
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
+	made := false
+	defer func() { // the context is user code, and may panic
+		if !made {
 			dst.Release()
 		}
 	}()
@@ -88,5 +89,9 @@ func (l *Library) reordered(ctx context.Context, e *primitive.Engine, s *primiti
 		return nil, err
 	}
 	defer lease.End()
-	return dst, l.Execute(ctx, lease.Primitive(), Arg{Src, src}, Arg{Dst, dst})
+	if err := l.Execute(ctx, lease.Primitive(), Arg{Src, src}, Arg{Dst, dst}); err != nil {
+		return nil, err
+	}
+	made = true
+	return dst, nil
 }

@@ -68,8 +68,9 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 	if op.TransposeB {
 		p.pays = paysTransposed
 	}
-	defer func() {
-		if err != nil {
+	made := false
+	defer func() { // the context is user code, and may panic
+		if !made {
 			p.drop()
 		}
 	}()
@@ -84,7 +85,7 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 		}
 		now = now || p.general.slow() || op.TransposeB && op.Elements()*op.Dims[3] >= large
 	default: // gather, add, reorder, slice: copies, which Go's loops do as well
-		p.mu.released = false
+		p.mu.released, made = false, true
 		return p, nil
 	}
 	spec := p.spec()
@@ -95,6 +96,7 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 			return nil, err
 		}
 	}
+	made = true
 	return p, nil
 }
 
