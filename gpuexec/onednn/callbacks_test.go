@@ -4,49 +4,15 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
-
-// moody is a context that panics or ends the goroutine at one of its calls.
-type moody struct {
-	context.Context
-	calls *atomic.Int64
-	harm  func()
-}
-
-func (m moody) ask() {
-	if m.calls.Add(-1) == 0 {
-		m.harm()
-	}
-}
-func (m moody) Done() <-chan struct{} { m.ask(); return m.Context.Done() }
-func (m moody) Value(key any) any     { m.ask(); return m.Context.Value(key) }
-func (m moody) Err() error            { m.ask(); return m.Context.Err() }
-
-// countdown is for a moody context.
-func countdown(n int64) *atomic.Int64 {
-	calls := new(atomic.Int64)
-	calls.Store(n)
-	return calls
-}
-
-// apart runs fn on a goroutine that it may end.
-func apart(fn func()) {
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		defer func() { _ = recover() }()
-		fn()
-	}()
-	<-over
-}
 
 // F3, C5: whichever call of a caller's context goes wrong, no object of the library is left but
 // those that the engine and its workers are, and the next caller is served.
@@ -78,15 +44,16 @@ func TestContextsThatGoWrong(t *testing.T) {
 			defer func() { r.workers <- w }()
 			ended, end := context.WithCancel(bg)
 			end()
-			m := ctx.(moody)
-			return r.once(moody{ended, m.calls, m.harm}, &s)
+			m := ctx.(*actorstest.Moody)
+			m.Context = ended
+			return r.once(m, &s)
 		},
 	} {
 		for what, harm := range map[string]func(){"panics": func() { panic("asked") }, "ends the goroutine": runtime.Goexit} {
 			for n := int64(1); n < 100; n++ {
-				calls := countdown(n)
+				ctx := actorstest.NewMoody(bg, n, harm)
 				left := leftBy(t, func(r *rig) {
-					apart(func() { _ = ask(r, moody{bg, calls, harm}) })
+					actorstest.Apart(func() { _ = ask(r, ctx) })
 					if err := ask(r, bg); err != nil {
 						t.Errorf("%s behind a context that %s at call %d: %v", name, what, n, err)
 					}
@@ -94,7 +61,7 @@ func TestContextsThatGoWrong(t *testing.T) {
 				if left != 0 {
 					t.Errorf("%s with a context that %s at call %d leaves %d objects", name, what, n, left)
 				}
-				if calls.Load() > 0 {
+				if !ctx.Harmed() {
 					t.Logf("a context that %s: %d calls for %s", what, n-1, name)
 					break
 				}
@@ -144,8 +111,8 @@ func TestCompileWithContextsThatGoWrong(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				calls, d := countdown(n), opened.(*device)
-				apart(func() { _, _ = d.Compile(moody{bg, calls, harm}, source(t, b, op)) })
+				ctx, d := actorstest.NewMoody(bg, n, harm), opened.(*device)
+				actorstest.Apart(func() { _, _ = d.Compile(ctx, source(t, b, op)) })
 				p, err := d.Compile(bg, source(t, b, op))
 				if err == nil {
 					p.Release()
@@ -156,7 +123,7 @@ func TestCompileWithContextsThatGoWrong(t *testing.T) {
 				if left := settled(d.lib); left != 0 {
 					t.Errorf("%s with a context that %s at call %d leaves %d objects", op, what, n, left)
 				}
-				if calls.Load() > 0 {
+				if !ctx.Harmed() {
 					t.Logf("a context that %s: %d calls for %s", what, n-1, op)
 					break
 				}

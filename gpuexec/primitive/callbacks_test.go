@@ -10,6 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -164,7 +165,7 @@ func TestLibraryThatCallsBack(t *testing.T) {
 				go func() {
 					defer close(over)
 					for _, step := range r.steps() {
-						if !apart(step) && what != "ends" {
+						if !actorstest.Apart(step) && what != "ends" {
 							t.Error("it reached the caller")
 						}
 					}
@@ -219,35 +220,6 @@ func (r *rig) steps() []func() {
 		},
 		func() { r.sets(limit.Of(4)) }, made,
 	}
-}
-
-// moody is a context that panics or ends the goroutine at one of its calls.
-type moody struct {
-	context.Context
-	calls *atomic.Int64
-	harm  func()
-}
-
-func (m moody) ask() {
-	if m.calls.Add(-1) == 0 {
-		m.harm()
-	}
-}
-func (m moody) Done() <-chan struct{} { m.ask(); return m.Context.Done() }
-func (m moody) Value(key any) any     { m.ask(); return m.Context.Value(key) }
-func (m moody) Err() error            { m.ask(); return m.Context.Err() }
-
-// apart runs fn on a goroutine that it may end, and tells whether it returned.
-func apart(fn func()) (returned bool) {
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		defer func() { _ = recover() }()
-		fn()
-		returned = true
-	}()
-	<-over
-	return returned
 }
 
 // empty waits for what is made, has nothing be resident, and waits until nothing native is left.
@@ -312,11 +284,10 @@ func TestContextsThatGoWrong(t *testing.T) {
 		} {
 			r, n := open(t, limit.Of(2), named), int64(0)
 			for n = 1; n < 100; n++ {
-				var calls atomic.Int64
-				calls.Store(n)
 				var err error
-				returned := apart(func() { err = ask(r, moody{t.Context(), &calls, harm}) })
-				if calls.Load() > 0 {
+				ctx := actorstest.NewMoody(t.Context(), n, harm)
+				returned := actorstest.Apart(func() { err = ask(r, ctx) })
+				if !ctx.Harmed() {
 					break
 				}
 				if returned && err == nil {

@@ -8,31 +8,16 @@ import (
 	"time"
 	"weak"
 
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
-
-// moody panics at one of its calls.
-type moody struct {
-	context.Context
-	calls *int
-}
-
-func (m moody) ask() {
-	if *m.calls--; *m.calls == 0 {
-		panic("asked")
-	}
-}
-func (m moody) Done() <-chan struct{} { m.ask(); return m.Context.Done() }
-func (m moody) Value(key any) any     { m.ask(); return m.Context.Value(key) }
-func (m moody) Err() error            { m.ask(); return m.Context.Err() }
 
 // F3: whichever call of a context panics, to stop watching it leaves nothing with those
 // around it, which may live as long as the process.
 func TestWatchingLeavesNothing(t *testing.T) {
-	for n := 1; n < 12; n++ {
-		calls := n
+	for n := int64(1); n < 12; n++ {
 		around, end := context.WithCancel(context.Background())
-		kept := watchOnce(moody{around, &calls})
+		kept := watchOnce(actorstest.NewMoody(around, n, func() { panic("asked") }))
 		runtime.GC()
 		runtime.GC()
 		if kept.Value() != nil {
