@@ -26,6 +26,9 @@ var deviceGates = map[string]struct{ product, model *measure.Gate }{
 	"vulkan": {measure.AtLeast(0.25), measure.AtMost(8)},
 }
 
+// hitGate bounds a hit of a live kernel, over cpu's: it is the same code on each device.
+var hitGate = measure.AtMost(1.25)
+
 // benchDevice measures a device beside cpu, or the first one of each backend. One that is
 // asked for and absent is ErrUnavailable.
 func benchDevice(ctx context.Context, chosen string) (figures []measure.Figure, err error) {
@@ -96,6 +99,10 @@ func besideCPU(ctx context.Context, info gpuexec.DeviceInfo, sides [2]*benched, 
 			func(b *benched, i int) error { return b.run(ctx, i, m.ids) },
 			func(s float64) float64 { return 1e3 * s }, "ms")
 	}
+	if err == nil {
+		err = take("hit of a kernel", 1, hitGate, func(b *benched, _ int) error { return b.hit(ctx) },
+			func(s float64) float64 { return 1e9 * s / kernelHits }, "ns")
+	}
 	return figures, err
 }
 
@@ -129,10 +136,12 @@ func beside(ctx context.Context, f measure.Figure, sides [2]*benched, of func(b 
 // benchProduct is the widest product of BERT-base for 128 tokens.
 var benchProduct = ops.New(ops.MatMul, 128, 768, 3072)
 
-// benched is a device with a model and a product for each caller. What is not the models'
-// is freed with the device.
+// benched is a device with a model and a product for each caller, and a group that has the
+// product's kernel by name. What is not the models' is freed with the device.
 type benched struct {
 	exec     *gpuexec.Executor
+	group    *kiln.Group
+	source   gpuexec.Source // of that kernel
 	models   []*forward.Model
 	products []gpuexec.Launch
 }
@@ -175,11 +184,17 @@ func (m miniLM) on(ctx context.Context, lib ops.Library, index int) (*benched, e
 	if err != nil {
 		return nil, err
 	}
-	source, err := lib.Source(benchProduct)
+	if b.source, err = lib.Source(benchProduct); err != nil {
+		return nil, err
+	}
+	session, err := m.rt.Session(kiln.SessionConfig{})
 	if err != nil {
 		return nil, err
 	}
-	kernel, err := exec.Compile(ctx, source)
+	if b.group, err = session.Group(ctx, benchProduct.Dims[:3]); err != nil {
+		return nil, err
+	}
+	kernel, err := b.group.Kernel(ctx, "product", exec, b.source)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +257,20 @@ func (b *benched) run(ctx context.Context, caller int, ids [][]int32) error {
 	return err
 }
 
+// kernelHits is how many hits of a kernel are timed together.
+const kernelHits = 20_000
+
+func (b *benched) hit(ctx context.Context) error {
+	for range kernelHits {
+		if _, err := b.group.Kernel(ctx, "product", b.exec, b.source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b *benched) close() {
+	b.group.Close()
 	for _, m := range b.models {
 		m.Close()
 	}

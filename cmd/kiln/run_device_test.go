@@ -160,7 +160,7 @@ func TestWhatBenchDeviceRuns(t *testing.T) {
 				return err
 			}
 			defer b.close()
-			if err := errors.Join(b.exec.Submit(t.Context(), b.products[0]), b.run(t.Context(), 0, m.ids)); err != nil {
+			if err := errors.Join(b.exec.Submit(t.Context(), b.products[0]), b.run(t.Context(), 0, m.ids), b.hit(t.Context())); err != nil {
 				return err
 			}
 		}
