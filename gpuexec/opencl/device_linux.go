@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -181,8 +180,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, refused(err)
 	}
-	kept := slices.Clone(blob)
-	p.blob.Store(&kept)
+	p.blob.Store(&blob) // it was given for good
 	return p, nil
 }
 
