@@ -107,3 +107,30 @@ func (r *rig) once(ctx context.Context, s *primitive.Spec) error {
 	}
 	return nil
 }
+
+// C5, F8: the engine stays while a list is walked through, also where the library is closed in
+// the body of the loop.
+func TestCloseWhileDescribing(t *testing.T) {
+	need(t, 1)
+	l, err := Open(Config{Path: path(), Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := newImage(l.image.lib) // a table of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, freed := im.tables.base(), 0
+	free := c.EngineFree
+	c.EngineFree = func(h handle) int32 { freed++; return free(h) }
+	l.b, l.c, l.image = im.tables, c, im
+	s := matmul(3, 4, 5, Dense("f32", 4, 5))
+	for _, err := range l.Implementations(bg, &s) {
+		if err := errors.Join(err, l.Close()); err != nil || freed != 0 {
+			t.Errorf("the engine was freed %d times in the loop: %v", freed, err)
+		}
+	}
+	if freed != 1 || l.Len() != 0 {
+		t.Errorf("the engine was freed %d times, and %d objects are left", freed, l.Len())
+	}
+}

@@ -134,6 +134,8 @@ func TestConstantRefuses(t *testing.T) { // F2
 		from, to primitive.Tensor
 	}{
 		"too few numbers":  {20, Dense("f32", 2, 3), Dense("f32", 2, 3)},
+		"too many numbers": {28, Dense("f32", 2, 3), Dense("f32", 2, 3)},
+		"no layout given":  {24, primitive.Tensor{Type: "f32", Dims: []int64{2, 3}}, Dense("f32", 2, 3)},
 		"another size":     {24, Dense("f32", 2, 3), Dense("f32", 3, 2)},
 		"no layout wanted": {24, Dense("f32", 2, 3), primitive.Tensor{Type: "f32", Dims: []int64{2, 3}}},
 	} {

@@ -13,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // life does everything once that uses the library, with every call that can fail.
@@ -229,4 +230,36 @@ func TestScratchThatCannotGrow(t *testing.T) {
 	if err := l.Close(); err != nil || l.Len() != 0 || len(made) != 0 {
 		t.Errorf("%v; %d objects of the library and %d memories are left", err, l.Len(), len(made))
 	}
+}
+
+// D1, F2: a list whose next step fails has not ended: nobody is told that there are no more.
+func TestNextStepFails(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	im, err := newImage(r.image.lib) // a table of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, ok := im.tables.(*table3)
+	if !ok {
+		t.Skip("2.x has lists of another kind")
+	}
+	whole, short := table.PlanNext, true
+	table.PlanNext = func(pd handle) int32 {
+		if short {
+			return outOfMemory
+		}
+		return whole(pd)
+	}
+	r.b, r.c, r.image = im.tables, &table.common, im
+	s := matmul(3, 4, 5, Dense("f32", 4, 5))
+	s.Impl = 1
+	if _, _, err := r.Descriptor(bg, &s); !errors.Is(err, fault.ErrTooLarge) || errors.Is(err, primitive.ErrEnd) {
+		t.Errorf("%v, want ErrTooLarge", err)
+	}
+	short = false
+	d, _, err := r.Descriptor(bg, &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Release()
 }

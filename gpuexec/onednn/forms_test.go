@@ -42,6 +42,7 @@ func TestLateRows(t *testing.T) {
 		"other rows":    {{Src, r.memory(Dense("f32", 5, k))}, {Dst, r.memory(Dense("f32", 7, n))}},
 		"another depth": {{Src, r.memory(Dense("f32", 5, k-1))}, {Dst, r.memory(Dense("f32", 5, n))}},
 		"another type":  {{Src, r.memory(Dense("s32", 5, k))}, {Dst, r.memory(Dense("f32", 5, n))}},
+		"gaps":          {{Src, r.memory(tensor{Type: "f32", Dims: []int64{5, k}, Strides: []int64{k + 3, 1}})}, {Dst, r.memory(Dense("f32", 5, n))}},
 		"no rows":       {{Src, r.memory(Dense("f32", 0, k))}, {Dst, r.memory(Dense("f32", 0, n))}},
 	} {
 		if err := r.Execute(bg, p, append(args, Arg{Weights, weights}, Arg{Bias, bias})...); !errors.Is(err, fault.ErrInvalid) {
@@ -251,6 +252,27 @@ func TestBudgetOfForms(t *testing.T) {
 	}
 	for _, p := range all[1:] {
 		p.Release()
+	}
+}
+
+// E7: a program that is released is nothing to its device any more.
+func TestReleasedProgramIsForgotten(t *testing.T) {
+	s := onStage(t)
+	for range 3 {
+		s.compile(ops.New(ops.GELU, 2, 3)).Release()
+	}
+	if n := len(s.mu.programs); n != 0 {
+		t.Errorf("the device has %d programs, want none", n)
+	}
+}
+
+// A length that no sequence can have is that of all positions.
+func TestLengthsThatAreNone(t *testing.T) {
+	lengths := gpuexec.BytesOf([]int32{0, 3, 4, 5, -1, math.MaxInt32, math.MinInt32})
+	for item, want := range []int64{0, 3, 4, 4, 4, 4, 4} {
+		if got := valid(lengths, int64(item), 4); got != want {
+			t.Errorf("item %d: %d, want %d", item, got, want)
+		}
 	}
 }
 
@@ -487,6 +509,9 @@ func TestExactFormAfterAFault(t *testing.T) {
 		if built := p.exact.Load() != nil; built == short || p.asked.Load() == short {
 			t.Fatalf("memory is short: %v; the exact form is there: %v", short, built)
 		}
+		if spent := p.spent.Load(); short && spent != 0 {
+			t.Errorf("a form that failed is asked for %v before it pays", time.Duration(spent))
+		}
 	}
 	for _, err := range []error{fault.ErrUnsupported, primitive.ErrEnd} {
 		if p.failed(err); !p.asked.Load() {
@@ -546,6 +571,26 @@ func TestLateDepth(t *testing.T) {
 	}
 	r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{Bias, bias}, Arg{Dst, dst})
 	near(t, "product", Of[float32](dst), product(Of[float32](src), Of[float32](weights), 4, 8, 6), 1e-5)
+}
+
+// E3: blocks whose number is known at execution only are as many in all tensors of a product,
+// or one that is repeated.
+func TestLateBlocks(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	p := r.kernel(r.lateSpec(ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)))
+	blocks := func(slot Slot, dims ...int64) Arg { return Arg{slot, r.filled(uint64(dims[0]), Dense("f32", dims...))} }
+	for _, n := range [][3]int64{{2, 2, 3}, {2, 2, 1}, {2, 3, 3}, {1, 1, 2}} {
+		err := r.Execute(bg, p, blocks(Src, n[0], 3, 4), blocks(Weights, n[1], 4, 5), blocks(Dst, n[2], 3, 5))
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%d times %d blocks are %d: %v, want ErrInvalid", n[0], n[1], n[2], err)
+		}
+	}
+	src, weights, dst := blocks(Src, 2, 3, 4), blocks(Weights, 2, 4, 5), blocks(Dst, 2, 3, 5)
+	r.run(p, src, weights, dst)
+	for b := range 2 {
+		want := product(Of[float32](src.Memory)[12*b:12*b+12], Of[float32](weights.Memory)[20*b:20*b+20], 3, 4, 5)
+		near(t, "block", Of[float32](dst.Memory)[15*b:15*b+15], want, 1e-5)
+	}
 }
 
 // E3: a bias whose stride is known at execution only has no gaps then, as it would be read.

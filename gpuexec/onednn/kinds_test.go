@@ -1,12 +1,14 @@
 package onednn
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -88,6 +90,40 @@ func TestQuantised(t *testing.T) {
 	}
 	r.both(s, args...)
 	near(t, "quantised product", Of[float32](dst), want, 1e-5)
+}
+
+// E3: zero points of a type of their own are taken in memory of that type, and no other.
+func TestZeroPointsOfAType(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	done := 0
+	for _, name := range []string{"u8", "s8"} {
+		s := primitive.Spec{Kind: "matmul", Op: primitive.Operation{Tensors: []tensor{Dense("u8", 2, 16), Dense("s8", 16, 4), {}, Dense("f32", 2, 4)}}}
+		s.Attr.ZeroPoints = []primitive.Quant{{Arg: "src", Type: name}}
+		if n, err := r.described(&s); n == 0 {
+			t.Logf("%s: %v", name, err) // older versions have none
+			continue
+		}
+		done++
+		src, weights, dst, zero := r.memory(Dense("u8", 2, 16)), r.memory(Dense("s8", 16, 4)), r.memory(Dense("f32", 2, 4)), r.memory(Dense(name, 1))
+		a, b, shift := make([]float32, 32), make([]float32, 64), map[string]int{"u8": 253, "s8": -3}[name] // of one byte
+		zero.Bytes()[0] = byte(shift)
+		for i := range a {
+			Of[uint8](src)[i], a[i] = uint8(i), float32(i-shift)
+		}
+		for i := range b {
+			Of[int8](weights)[i], b[i] = int8(i-30), float32(i-30)
+		}
+		args := []Arg{{Src, src}, {Weights, weights}, {Dst, dst}, {ZeroPointsOf(Src), zero}}
+		r.run(r.kernel(s), args...)
+		near(t, name, Of[float32](dst), product(a, b, 2, 16, 4), 1e-5)
+		args[3].Memory = r.memory(Dense("s32", 1))
+		if err := r.Execute(bg, r.kernel(s), args...); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("zero points of s32 for those of %s: %v, want ErrInvalid", name, err)
+		}
+	}
+	if done == 0 && r.image.newer {
+		t.Error("no type was done")
+	}
 }
 
 func TestEltwise(t *testing.T) {

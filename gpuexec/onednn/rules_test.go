@@ -3,6 +3,7 @@ package onednn
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -119,6 +120,15 @@ func TestStridesOfOnes(t *testing.T) {
 	}
 }
 
+// K3: the stride of a dimension of size 1 is that of rows without gaps where a block behind it is
+// not full, too.
+func TestStrideOfAOneBeforeARest(t *testing.T) {
+	x := tensor{Type: "f32", Dims: []int64{1, 20, 3, 3}, Strides: []int64{7, 144, 48, 16}, Blocks: []primitive.Block{{Dim: 1, Size: 16}}}
+	if got, want := strides(&x), []int64{2 * 144, 144, 48, 16}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // D2, D3: a descriptor and its primitive are one entry, and one object of the library.
 func TestOneEntry(t *testing.T) {
 	r := open1(t, limit.Limit{})
@@ -213,6 +223,46 @@ func TestHints(t *testing.T) {
 		if _, _, err := r.Descriptor(bg, &s); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("hints, %s: %v, want ErrInvalid", name, err)
 		}
+	}
+}
+
+// D4: the list of a copy has one implementation: 2.6 leaves its memory when it is asked for the next.
+func TestListsOfCopies(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	x, turned := Dense("f32", 4, 8), tensor{Type: "f32", Dims: []int64{4, 8}, Strides: []int64{1, 4}}
+	for _, s := range []primitive.Spec{
+		spec("reorder", "", "", nil, x, turned), spec("concat", "", "", []param{ints("axis", 0)}, x, x, Dense("f32", 8, 8)),
+		spec("sum", "", "", []param{{Name: "scales", Floats: []float64{1, 2}}}, x, x, x),
+	} {
+		if n, err := r.described(&s); n != 1 || err != nil {
+			t.Errorf("%s: %d implementations, %v", s.Kind, n, err)
+		}
+		s.Skip = []int{0}
+		if _, _, err := r.Descriptor(bg, &s); !errors.Is(err, primitive.ErrEnd) {
+			t.Errorf("%s without its first implementation: %v, want ErrEnd", s.Kind, err)
+		}
+	}
+}
+
+// D5: the hints of each forward implementation have the layouts that it chose, and none of them
+// is left to be chosen again.
+func TestHintsOfEachImplementation(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	open := func(dims ...int64) tensor { return tensor{Type: "f32", Dims: dims} }
+	s := spec("convolution", "forward", "direct", spatial, open(2, 16, 9, 9), open(32, 16, 3, 3), tensor{}, open(2, 32, 5, 5))
+	n := 0
+	for d, err := range r.All(bg, &s) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := d.Hints()[:4], d.Tensors(); !reflect.DeepEqual(got, want) || !concrete(&got[0]) {
+			t.Errorf("%s: the hints are %v, want %v", d.Name(), got, want)
+		}
+		d.Release()
+		n++
+	}
+	if n < 2 {
+		t.Errorf("%d implementations", n)
 	}
 }
 

@@ -192,7 +192,11 @@ func TestLayoutOfNobody(t *testing.T) {
 			changed[i] ^= 1 << (i % 8)
 			wrong = append(wrong, whole[:i], string(changed))
 		}
-		wrong = append(wrong[1:], whole+"x")
+		blob, err := layouts.Open(r.image.version, []byte(whole))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong = append(wrong[1:], whole+"x", string(layouts.Seal("3.99.0", blob)))
 	}
 	for _, w := range wrong {
 		if w == "" {
