@@ -239,6 +239,39 @@ func TestCircles(t *testing.T) {
 	}
 }
 
+// A primitive whose creator asks for the descriptor of another is made, also where that is
+// being built already and what builds it waits for the primitive: F5.
+func TestDescriptorThatWaitsForItsAsker(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	begun, waits := make(chan struct{}), make(chan struct{})
+	ask := func(ctx context.Context, name string) error {
+		d, _, err := r.Descriptor(ctx, r.spec(name))
+		if err == nil {
+			d.Release()
+		}
+		return err
+	}
+	r.lib.creating = func(ctx context.Context, _ string) error {
+		close(begun)
+		<-waits
+		time.Sleep(20 * time.Millisecond) // what builds the other has asked meanwhile, or asks later: each is well
+		return ask(ctx, "b")
+	}
+	var once sync.Once
+	r.lib.describing = func(ctx context.Context, name string) error {
+		if name != "b" {
+			return nil
+		}
+		once.Do(func() { close(waits) })
+		return ask(ctx, "a")
+	}
+	made := r.later("primitive a")
+	<-begun
+	other := r.later("desc b")
+	r.wants(made, "0 by=miss")
+	r.wants(other, "0 shared=no")
+}
+
 // Many users of few requests in a cache that is too small: what anybody holds is
 // alive, and all is freed once in the end (rig.close). C5
 func TestHammer(t *testing.T) {
