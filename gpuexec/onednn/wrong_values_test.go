@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -114,6 +115,64 @@ func TestZeroPointsOfAReorder(t *testing.T) {
 						}
 					}
 				})
+			}
+		}
+	}
+}
+
+// D1: the machine code of a reorder with one zero point is listed, and right, where the result has no
+// gaps: the source may have some, and either may be in blocks.
+func TestZeroPointsBesideBlocks(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const batch, channels, size, block = 2, 24, 5, 16
+	dims := []int64{batch, channels, size}
+	at := func(x *tensor, i int64) int64 {
+		c, inner := i/size%channels, int64(0)
+		if len(x.Blocks) > 0 {
+			c, inner = c/block, c%block
+		}
+		return i/size/channels*x.Strides[0] + c*x.Strides[1] + i%size*x.Strides[2] + inner
+	}
+	apart := func(dataType string) tensor { return tensor{Type: dataType, Dims: dims, Strides: []int64{700, 1, 27}} }
+	blocked := func(dataType string) tensor {
+		return tensor{Type: dataType, Dims: dims, Strides: []int64{2 * block * size, block * size, block}, Blocks: []primitive.Block{{Dim: 1, Size: block}}}
+	}
+	for _, types := range [][2]string{{"u8", "s8"}, {"s8", "s32"}, {"s32", "s8"}, {"s8", "s8"}} {
+		from, to := types[0], types[1]
+		for i, c := range [][2]tensor{{Dense(from, dims...), blocked(to)}, {blocked(from), Dense(to, dims...)}, {apart(from), blocked(to)}, {apart(from), Dense(to, dims...)}, {blocked(from), blocked(to)}} {
+			src, dst, zero := r.memory(c[0]), r.memory(c[1]), r.memory(Dense("s32", 1))
+			Of[int32](zero)[0] = 3
+			put := func(m *Memory, x *tensor, i int64, v int32) {
+				if m.tensor.Type == "s32" {
+					Of[int32](m)[at(x, i)] = v
+				} else {
+					m.Bytes()[at(x, i)] = byte(v)
+				}
+			}
+			for k := range int64(batch * channels * size) {
+				put(src, &c[0], k, int32(k%50))
+			}
+			s := spec("reorder", "", "", nil, c[0], c[1])
+			s.Attr.ZeroPoints = []primitive.Quant{{Arg: "src"}}
+			code := false
+			r.each(s, func(name string, p *primitive.Primitive) {
+				clear(dst.Bytes())
+				r.run(p, Arg{Src, src}, Arg{Dst, dst}, Arg{ZeroPointsOf(Src), zero})
+				for k := range int64(batch * channels * size) {
+					got, want := int32(0), int32(k%50-3)
+					if to == "s32" {
+						got = Of[int32](dst)[at(&c[1], k)]
+					} else {
+						got = int32(int8(dst.Bytes()[at(&c[1], k)]))
+					}
+					if got != want {
+						t.Fatalf("%s, %s to %s, layouts %d: number %d is %d, want %d", name, from, to, i, k, got, want)
+					}
+				}
+				code = code || strings.HasPrefix(name, "jit")
+			})
+			if !code {
+				t.Errorf("%s to %s, layouts %d: no machine code is listed", from, to, i)
 			}
 		}
 	}
