@@ -115,7 +115,7 @@ func (i *implementation) wrong(name string) bool {
 	_, is2 := i.lib.b.(*table2)
 	jit := strings.HasPrefix(name, "jit")
 	ref := strings.HasPrefix(name, "ref") || strings.HasPrefix(name, "lnorm_ref")
-	if !ref && (i.scatteredValues() || !newer && halves(s) || is2 && sumsDiffer(s.Attr.PostOps)) {
+	if !ref && (i.scatteredValues() || !newer && halves(s) && (is2 || !takesHalves(s, name)) || is2 && sumsDiffer(s.Attr.PostOps)) {
 		return true // values are read as if they lay side by side, or were no halves; all sums are given one scale
 	}
 	switch s.Kind {
@@ -206,6 +206,12 @@ func scalesDiffer(s *primitive.Spec, newer, jit bool) bool {
 // halves is whether a post-operation has values of f16.
 func halves(s *primitive.Spec) bool {
 	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Source.Type == "f16" })
+}
+
+// takesHalves is whether an implementation of 3.2 reads values of f16 for what they are: those that
+// are for a processor with arithmetic of f16, and binary operations, which without one have none.
+func takesHalves(s *primitive.Spec, name string) bool {
+	return s.Kind == "binary" || strings.HasSuffix(name, "avx512_core_fp16")
 }
 
 // ordersDiffer is whether the numbers of one row, which two tensors share, are in several orders.
