@@ -128,7 +128,7 @@ func (i *implementation) wrong(name string) bool {
 	case "concat": // it divides by the sizes of each source
 		return ref && slices.ContainsFunc(list, empty) && !empty(*last)
 	case "matmul":
-		if hasValues(s.Attr.PostOps) && !inRows(last) { // they look for a value by the place of a number, as if it were in rows
+		if hasValues(s.Attr.PostOps) && !inRows(last) && !(newer && byColumn(s, last)) { // they look for a value by the place of a number, as if it were in rows
 			return !ref
 		}
 		return newer && scattered(&list[1]) && strings.HasPrefix(name, "brg_matmul") // it takes rows of one product for those of the next
@@ -275,6 +275,14 @@ func (i *implementation) scatteredValues() bool {
 func hasValues(list []primitive.PostOp) bool {
 	return slices.ContainsFunc(list, func(p primitive.PostOp) bool {
 		return p.Mask != 0 || slices.ContainsFunc(p.Source.Dims, func(size int64) bool { return size != 1 })
+	})
+}
+
+// byColumn is whether all values behind a product of one matrix are for its columns, and it has rows,
+// between which there may be gaps.
+func byColumn(s *primitive.Spec, dst *primitive.Tensor) bool {
+	return len(dst.Dims) == 2 && len(dst.Blocks) == 0 && dst.Layout == "" && dst.Strides[1] == 1 && !slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+		return p.Mask != 0 || p.Kind == "binary" && p.Source.Dims[0] != 1
 	})
 }
 

@@ -3,6 +3,7 @@ package onednn
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -93,6 +94,34 @@ func TestValuesBehindAProductWithGaps(t *testing.T) {
 					t.Errorf("%v with values of %v: no implementation", strides, sizes)
 				}
 			}
+		}
+	}
+}
+
+// D1: a product of one matrix into rows with gaps, as into a part of a wider one, with a value for
+// each column has all implementations that 3.13 gives, and they are right.
+func TestColumnsBehindAProductWithGaps(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const m, k, wide = 7, 3, 80
+	for _, n := range []int64{5, 17, 70} {
+		src, weights := r.filled(1, Dense("f32", m, k)), r.filled(2, Dense("f32", k, n))
+		dst, values := r.memory(tensor{Type: "f32", Dims: []int64{m, n}, Strides: []int64{wide, 1}}), r.filled(3, Dense("f32", 1, n))
+		s := spec("matmul", "", "", nil, src.Tensor(), weights.Tensor(), tensor{}, dst.Tensor())
+		s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "mul", Source: values.Tensor()}, {Kind: "binary", Algorithm: "add", Source: values.Tensor()}}
+		plain, want := product(Of[float32](src), Of[float32](weights), m, k, int(n)), make([]float64, len(Of[float32](dst)))
+		for i, v := range plain {
+			x := float64(Of[float32](values)[int64(i)%n])
+			want[int64(i)/n*wide+int64(i)%n] = v*x + x
+		}
+		fast := false
+		r.each(s, func(name string, p *primitive.Primitive) {
+			clear(dst.Bytes()) // also the gaps
+			r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{PostOpSource(0), values}, Arg{PostOpSource(1), values}, Arg{Dst, dst})
+			near(t, name, Of[float32](dst), want, 1e-5)
+			fast = fast || !strings.HasPrefix(name, "ref")
+		})
+		if fast != r.image.newer {
+			t.Errorf("%d columns: one is listed that is not the library's own loop: %v", n, fast)
 		}
 	}
 }
