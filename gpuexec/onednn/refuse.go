@@ -106,11 +106,18 @@ func (i *implementation) spoils() bool {
 	return i.lib.c.PlanText(i.pd, queryName, 0, &name) == success && i.wrong(text(name))
 }
 
+// list has the tensors, with the layouts that the library chose.
+func (i *implementation) list() []primitive.Tensor {
+	if i.tensors != nil {
+		return i.tensors
+	}
+	return i.spec.Op.Tensors
+}
+
 // wrong is whether an implementation of this name does that for this request. Where most do, the
 // library's plain loops do not, whose names begin with ref.
 func (i *implementation) wrong(name string) bool {
-	s, newer := i.spec, i.lib.image.newer
-	list := s.Op.Tensors
+	s, newer, list := i.spec, i.lib.image.newer, i.list()
 	last := &list[len(list)-1]
 	_, is2 := i.lib.b.(*table2)
 	jit := strings.HasPrefix(name, "jit")
@@ -257,10 +264,7 @@ func byChannel(t *primitive.Tensor) bool {
 // those of the result, or one that is smaller than the result and whose dimensions are not in their
 // order.
 func (i *implementation) scatteredValues() bool {
-	list := i.spec.Op.Tensors
-	if i.tensors != nil {
-		list = i.tensors
-	}
+	list := i.list()
 	dst := &list[len(list)-1]
 	return slices.ContainsFunc(i.spec.Attr.PostOps, func(p primitive.PostOp) bool {
 		if like := p.Source; len(p.Source.Blocks) > 0 {
