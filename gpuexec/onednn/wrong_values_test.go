@@ -251,12 +251,15 @@ func TestValuesOfDimensionsInAnyOrder(t *testing.T) {
 	dims := []int64{a, b, c, d}
 	kinds := []primitive.Spec{spec("binary", "", "max", nil, tensor{}, tensor{}, tensor{})}
 	if r.is3() { // 2.6 has no post-operations of it
-		kinds = append(kinds, spec("softmax", "inference", "accurate", []param{ints("axis", 1)}, tensor{}, tensor{}))
+		for _, axis := range []int64{1, 3} {
+			kinds = append(kinds, spec("softmax", "inference", "accurate", []param{ints("axis", axis)}, tensor{}, tensor{}))
+		}
 	}
 	for _, x := range []tensor{
 		Dense("f32", dims...),
 		{Type: "f32", Dims: dims, Strides: []int64{b * c * d, 1, b * d, b}},
 		{Type: "f32", Dims: dims, Strides: []int64{1, a, a * b, a * b * c}},
+		{Type: "f32", Dims: dims, Strides: []int64{c * d, a * c * d, d, 1}},
 		{Type: "f32", Dims: dims, Strides: []int64{b * c * d, 8 * c * d, 8 * d, 8}, Blocks: []primitive.Block{{Dim: 1, Size: 8}}},
 	} {
 		src, dst := r.memory(x), r.memory(x) // all are 0
@@ -279,7 +282,7 @@ func TestValuesOfDimensionsInAnyOrder(t *testing.T) {
 					s.Op.Tensors[i] = x
 				}
 				if s.Kind == "softmax" {
-					args, plain = slices.Delete(args, 1, 2), 1./b
+					args, plain = slices.Delete(args, 1, 2), 1/float64(dims[s.Op.Params[0].Ints[0]])
 				}
 				s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: values.Tensor()}}
 				want := make([]float64, a*b*c*d)
