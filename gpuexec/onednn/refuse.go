@@ -123,7 +123,7 @@ func (i *implementation) wrong(name string) bool {
 	jit := strings.HasPrefix(name, "jit")
 	ref := strings.HasPrefix(name, "ref") || strings.HasPrefix(name, "lnorm_ref")
 	if !ref && (i.scatteredValues() || !newer && halves(s) && (is2 || !takesHalves(s, name)) || is2 && sumsDiffer(s.Attr.PostOps)) {
-		return true // values are read as if they lay side by side, or were no halves; all sums are given one scale
+		return true // values are read as if they lay side by side, or were no halves; all sums are given one scale and zero point
 	}
 	switch s.Kind {
 	case "softmax": // a loop of the library's goes from row to row by the stride of the dimension before it
@@ -315,7 +315,7 @@ func scattered(t *primitive.Tensor) bool {
 	return false
 }
 
-// sumsDiffer is whether there are sums of several scales.
+// sumsDiffer is whether there are sums of several scales or zero points.
 func sumsDiffer(list []primitive.PostOp) bool {
 	var first *primitive.PostOp
 	for i := range list {
@@ -323,7 +323,7 @@ func sumsDiffer(list []primitive.PostOp) bool {
 		case list[i].Kind != "sum":
 		case first == nil:
 			first = &list[i]
-		case cmp.Or(list[i].Scale, 1) != cmp.Or(first.Scale, 1):
+		case cmp.Or(list[i].Scale, 1) != cmp.Or(first.Scale, 1), list[i].ZeroPoint != first.ZeroPoint:
 			return true
 		}
 	}

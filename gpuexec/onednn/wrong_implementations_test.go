@@ -208,8 +208,8 @@ func TestSumsOfSeveralScales(t *testing.T) {
 	y := Dense("f32", m, n)
 	a, b, c, dst := r.filled(1, Dense("f32", m, k)), r.filled(2, Dense("f32", k, n)), r.filled(3, y), r.memory(y)
 	before := r.filled(4, y)
-	for _, scales := range [][2]float64{{1, 0.5}, {0.5, 0}, {1, 0}} { // 0 is 1
-		total := scales[0] + scales[1]
+	for _, scales := range [][3]float64{{1, 0.5}, {0.5, 0}, {1, 0}, {0.5, 0.5, 3}} { // 0 is 1; the last is the first's zero point
+		total, zero := scales[0]+scales[1], scales[2]
 		if scales[1] == 0 {
 			total++
 		}
@@ -217,7 +217,7 @@ func TestSumsOfSeveralScales(t *testing.T) {
 			spec("matmul", "", "", nil, a.Tensor(), b.Tensor(), tensor{}, y),
 			spec("binary", "", "add", nil, y, y, y),
 		} {
-			s.Attr.PostOps = []primitive.PostOp{{Kind: "sum", Scale: scales[0]}, {Kind: "sum", Scale: scales[1]}}
+			s.Attr.PostOps = []primitive.PostOp{{Kind: "sum", Scale: scales[0], ZeroPoint: int64(zero)}, {Kind: "sum", Scale: scales[1]}}
 			args, want := []Arg{{Src, c}, {Src1, before}, {Dst, dst}}, wide(Of[float32](c))
 			if s.Kind == "matmul" {
 				args, want = []Arg{{Src, a}, {Weights, b}, {Dst, dst}}, product(Of[float32](a), Of[float32](b), m, k, n)
@@ -226,7 +226,7 @@ func TestSumsOfSeveralScales(t *testing.T) {
 				if s.Kind == "binary" {
 					want[i] += float64(was)
 				}
-				want[i] += total * float64(was)
+				want[i] += total*float64(was) - scales[0]*zero
 			}
 			r.each(s, func(name string, p *primitive.Primitive) {
 				copy(dst.Bytes(), before.Bytes())
