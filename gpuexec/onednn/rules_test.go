@@ -110,6 +110,9 @@ func TestStridesOfOnes(t *testing.T) {
 	}
 	r := open1(t, limit.Limit{})
 	src, dst := Dense("bf16", 33, 1, 2), Dense("bf16", 33, 1, 2)
+	if len(r.names(spec("softmax", "inference", "accurate", []param{ints("axis", 2)}, src, src))) == 0 {
+		t.Skip("oneDNN has no bf16 for this processor")
+	}
 	dst.Strides[1] = 7
 	out := r.memory(dst)
 	r.run(r.kernel(spec("softmax", "inference", "accurate", []param{ints("axis", 2)}, src, dst)), Arg{Src, r.memory(src)}, Arg{Dst, out})

@@ -3,6 +3,8 @@ package actorstest
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/actors"
 )
 
 // Moody is a context of a user's own that does harm at one of its calls. Make one with
@@ -37,12 +39,12 @@ func (m *Moody) Value(key any) any     { m.ask(); return m.Context.Value(key) }
 // Apart runs fn on a goroutine that it may end, and reports whether it returned.
 func Apart(fn func()) (returned bool) {
 	over := make(chan struct{})
-	go func() {
+	actors.Go(func() {
 		defer close(over)
 		defer func() { _ = recover() }()
 		fn()
 		returned = true
-	}()
+	})
 	<-over
 	return returned
 }
