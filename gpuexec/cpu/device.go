@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -136,20 +135,14 @@ func (p *product) Blob(context.Context) ([]byte, error) { return []byte(p.blob),
 func (p *product) Requires() []string                   { return p.set.Requires() }
 func (p *product) Release()                             {}
 
-// program is a WebAssembly kernel, with an instance for each worker that ran it.
+// program is a WebAssembly kernel.
 type program struct {
 	kernel *kernels.Program
 	blocks uint32 // of one call (SPEC E4)
-	mu     struct {
-		sync.Mutex
-		instances map[*queue]*kernels.Instance
-	}
 }
 
 func newProgram(p *kernels.Program) *program {
-	n := &program{kernel: p, blocks: max(1, p.Spec().BlocksPerCall())}
-	n.mu.instances = make(map[*queue]*kernels.Instance)
-	return n
+	return &program{kernel: p, blocks: max(1, p.Spec().BlocksPerCall())}
 }
 
 func (p *program) Bytes() int64                         { return int64(p.kernel.CodeBytes()) }
@@ -157,25 +150,5 @@ func (p *program) Blob(context.Context) ([]byte, error) { return p.kernel.Blob()
 func (p *program) Requires() []string                   { return p.kernel.Requires() }
 
 func (p *program) Release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, i := range p.mu.instances {
-		i.Close()
-	}
-	clear(p.mu.instances)
 	_ = p.kernel.Close() // its error is of unmapping, which the collector does
-}
-
-// instance is the worker's own: an instance has one stack (SPEC E5).
-func (p *program) instance(q *queue) (*kernels.Instance, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if i := p.mu.instances[q]; i != nil {
-		return i, nil
-	}
-	i, err := p.kernel.NewInstance()
-	if err == nil {
-		p.mu.instances[q] = i
-	}
-	return i, err
 }

@@ -54,10 +54,11 @@ func tooManyBlocks(of fmt.Stringer, grid, most int) error {
 }
 
 func (q *queue) run(ctx context.Context, p *program, args []gpuexec.DeviceArg, grid uint32) error {
-	i, err := p.instance(q)
+	i, err := p.kernel.NewInstance() // the launch's own: an instance has one stack (SPEC E5)
 	if err != nil {
 		return err
 	}
+	defer i.Close()
 	q.offsets = q.offsets[:0]
 	for _, a := range args {
 		q.offsets = append(q.offsets, uint32(a.Memory.(*memory).offset+a.Offset))

@@ -49,6 +49,7 @@ type Engine struct {
 	mu struct {
 		sync.Mutex
 		code   map[[sha256.Size]byte]*machineCode // each is in use
+		known  map[Spec]*machineCode              // the same ones, by what they were made for
 		closed bool
 	}
 	flights flight.Locked[[sha256.Size]byte, *machineCode]
@@ -74,7 +75,7 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, ioError("kernels: open", err)
 	}
 	e := &Engine{scratch: dir}
-	e.mu.code = map[[sha256.Size]byte]*machineCode{}
+	e.mu.code, e.mu.known = map[[sha256.Size]byte]*machineCode{}, map[Spec]*machineCode{}
 	e.flights = flight.Locked[[sha256.Size]byte, *machineCode]{Mu: &e.mu, Lend: e.lend, Scope: e}
 	if err := e.start(pages); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -168,11 +169,29 @@ func (e *Engine) Discard(offset, n uint64) error {
 // Compile gives a program for spec. Calls for equal modules, also at the same
 // time, compile once. It takes 0.3 to 1 ms unless the code is there already.
 func (e *Engine) Compile(ctx context.Context, spec Spec) (*Program, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if code := e.found(spec); code != nil {
+		return newProgram(spec, code), nil
+	}
 	module, err := spec.Emit()
 	if err != nil {
 		return nil, err
 	}
 	return e.program(ctx, spec, module, nil, e.isa)
+}
+
+// found is the code of a kernel whose module need not be emitted to know it, with a pin;
+// nil if there is none.
+func (e *Engine) found(spec Spec) *machineCode {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	code := e.mu.known[spec.code()]
+	if code != nil {
+		code.users.Pin()
+	}
+	return code
 }
 
 // Load gives the program of a blob that Program.Blob gave to this or an earlier
@@ -224,18 +243,18 @@ func (e *Engine) program(ctx context.Context, spec Spec, module, native []byte, 
 			return code != nil, nil
 		},
 		Make: func(context.Context) (*machineCode, error) { // a compile cannot be interrupted
-			made := &machineCode{engine: e, digest: digest, features: features}
+			made := &machineCode{engine: e, digest: digest, of: spec.code(), features: features}
 			made.users.Init(nil)
 			return made, made.make(module, native)
 		},
-		Keep:    func(made *machineCode) { e.mu.code[digest] = made }, // while it is used
+		Keep:    func(made *machineCode) { e.mu.code[digest], e.mu.known[made.of] = made, made }, // while it is used
 		Take:    func(made *machineCode) { made.users.Pin(); code = made },
 		Release: (*machineCode).release,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Program{spec: spec, params: spec.Params(), blocks: spec.Blocks(), code: code}, nil
+	return newProgram(spec, code), nil
 }
 
 // lend runs a compile on a goroutine of its own, for which Close waits.
@@ -252,6 +271,7 @@ func (e *Engine) Close() error {
 	}
 	e.mu.closed = true
 	clear(e.mu.code)
+	clear(e.mu.known)
 	e.flights.Strand(&fault.Error{Op: "kernels: compile", Backend: "cpu", Err: fault.ErrClosed})
 	e.mu.Unlock()
 	e.making.Wait()

@@ -21,6 +21,7 @@ import (
 type machineCode struct {
 	engine *Engine
 	digest [sha256.Size]byte // of the module
+	of     Spec              // see Spec.code
 	users  lease.Cell        // the last goes under the engine's lock
 
 	// Set once, when it is made.
@@ -31,7 +32,7 @@ type machineCode struct {
 
 	mu struct {
 		sync.Mutex
-		idle []api.Function // of instances that were closed
+		idle []*Instance // that were closed
 	}
 }
 
@@ -93,6 +94,9 @@ func (c *machineCode) drop() error {
 	if e.mu.code[c.digest] == c {
 		delete(e.mu.code, c.digest)
 	}
+	if e.mu.known[c.of] == c {
+		delete(e.mu.known, c.of)
+	}
 	return c.free()
 }
 
@@ -126,6 +130,10 @@ type Program struct {
 	closed atomic.Bool
 }
 
+func newProgram(spec Spec, code *machineCode) *Program {
+	return &Program{spec: spec, params: spec.Params(), blocks: spec.Blocks(), code: code}
+}
+
 // Spec is what the program computes.
 func (p *Program) Spec() Spec { return p.spec }
 
@@ -157,42 +165,44 @@ func (p *Program) Close() error {
 	return p.code.drop()
 }
 
-// Instance runs a program on one worker: it owns a stack of about 12 KiB. It is
-// owned by one goroutine at a time.
+// Instance runs a program: it owns a stack of about 12 KiB. It is owned by one
+// goroutine at a time.
 type Instance struct {
-	program *Program
+	program *Program // nil once it is closed
 	run     api.Function
 	stack   []uint64 // the arguments of a call
 }
 
-// NewInstance gives an instance for one worker.
+// NewInstance gives an instance, for one launch or for many: programs of the same code
+// use each other's after Close.
 func (p *Program) NewInstance() (*Instance, error) {
 	if p.closed.Load() {
 		return nil, &fault.Error{Op: "kernels: instance", Backend: "cpu", Key: p.spec.String(), Err: fault.ErrClosed}
 	}
 	c := p.code
 	c.mu.Lock()
-	var run api.Function
+	var i *Instance
 	if n := len(c.mu.idle); n > 0 {
-		run, c.mu.idle = c.mu.idle[n-1], c.mu.idle[:n-1]
+		i, c.mu.idle = c.mu.idle[n-1], c.mu.idle[:n-1]
 	}
 	c.mu.Unlock()
-	if run == nil {
-		run = c.module.ExportedFunction(entryPoint)
+	if i == nil {
+		i = &Instance{run: c.module.ExportedFunction(entryPoint), stack: make([]uint64, len(p.params)+2)}
 	}
-	return &Instance{program: p, run: run, stack: make([]uint64, len(p.params)+2)}, nil
+	i.program = p
+	return i, nil
 }
 
-// Close returns the instance's stack for another one of the same code.
+// Close returns the instance, which must not be used again.
 func (i *Instance) Close() {
-	if i.run == nil {
+	if i.program == nil {
 		return
 	}
 	c := i.program.code
+	i.program = nil
 	c.mu.Lock()
-	c.mu.idle = append(c.mu.idle, i.run)
+	c.mu.idle = append(c.mu.idle, i)
 	c.mu.Unlock()
-	i.run = nil
 }
 
 // Call runs the blocks from begin up to end on the buffers at the given byte
@@ -200,7 +210,10 @@ func (i *Instance) Close() {
 // E3) and allocates nothing. The caller keeps end - begin to BlocksPerCall.
 func (i *Instance) Call(buffers []uint32, begin, end uint32) error {
 	p := i.program
-	if i.run == nil || p.closed.Load() {
+	if p == nil {
+		return &fault.Error{Op: opCall, Backend: "cpu", Err: fault.ErrClosed}
+	}
+	if p.closed.Load() {
 		return &fault.Error{Op: opCall, Backend: "cpu", Key: p.spec.String(), Err: fault.ErrClosed}
 	}
 	if begin > end || end > p.blocks {

@@ -111,6 +111,15 @@ func (s Spec) Emit() ([]byte, error) {
 	return m.Encode(), nil
 }
 
+// code is equal for specs that emit one module: what is not in the code is 0.
+func (s Spec) code() Spec {
+	if s.Kind == ops.Add && s.Dims[2] == s.Dims[0] {
+		s.Dims[2] = 0
+	}
+	s.Dims[0] = 0
+	return s
+}
+
 const (
 	memoryModule = "kiln"
 	memoryName   = "memory"
