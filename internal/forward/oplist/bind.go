@@ -1,8 +1,7 @@
 package oplist
 
 import (
-	"fmt"
-	"strings"
+	"strconv"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -25,10 +24,12 @@ func (b BoundOp) Elements() int {
 
 // Identity is a text that two operations share exactly if they are the same
 // primitive: kind, evaluated dims, weight shapes and attributes, not the name.
-func (b BoundOp) Identity() string { return identity(b.Op, b.Src, b.Dst) }
+func (b BoundOp) Identity() string { return identity(b.Op, b.Src, b.Dst, appendInt) }
 
 // Identity is that of the operation before its dims are evaluated.
-func (op *Op) Identity() string { return identity(op, op.Src, op.Dst) }
+func (op *Op) Identity() string {
+	return identity(op, op.Src, op.Dst, func(b []byte, d Dim) []byte { return append(b, d.text...) })
+}
 
 // At is Bind for this many requests of this many tokens each, padding included.
 // Tokens above MaxTokens are refused, but for a packed list.
@@ -53,17 +54,31 @@ func (m *Model) Bind(values map[string]int) ([]BoundOp, error) {
 			return nil, fault.Invalidf("oplist: bind", "%s has no symbol %q", m.Name, s)
 		}
 	}
-	out := make([]BoundOp, len(m.Ops))
+	var tensors, dims int // of all operations, whose numbers lie one behind another
 	for i := range m.Ops {
 		op := &m.Ops[i]
-		b := BoundOp{Op: op, Src: make([][]int, len(op.Src))}
+		tensors, dims = tensors+len(op.Src), dims+len(op.Dst)
+		for _, src := range op.Src {
+			dims += len(src)
+		}
+	}
+	out, srcs, numbers := make([]BoundOp, len(m.Ops)), make([][]int, tensors), make([]int, dims)
+	for i := range m.Ops {
+		op := &m.Ops[i]
+		eval := func(dims []Dim) (of []int, err error) {
+			of, numbers = numbers[:len(dims):len(dims)], numbers[len(dims):]
+			return of, evalDims(of, dims, values)
+		}
+		n := len(op.Src)
+		b := BoundOp{Op: op, Src: srcs[:n:n]}
+		srcs = srcs[n:]
 		var err error
 		for n, dims := range op.Src {
-			if b.Src[n], err = evalDims(dims, values); err != nil {
+			if b.Src[n], err = eval(dims); err != nil {
 				return nil, bindError(m, op, err)
 			}
 		}
-		if b.Dst, err = evalDims(op.Dst, values); err != nil {
+		if b.Dst, err = eval(op.Dst); err != nil {
 			return nil, bindError(m, op, err)
 		}
 		out[i] = b
@@ -75,30 +90,45 @@ func bindError(m *Model, op *Op, err error) error {
 	return fault.Invalidf("oplist: bind", "%s, operation %q: %w; use a smaller shape", m.Name, op.Name, err)
 }
 
-func evalDims(dims []Dim, values map[string]int) ([]int, error) {
-	out := make([]int, len(dims))
+func evalDims(out []int, dims []Dim, values map[string]int) error {
 	total := 1
 	for i, d := range dims {
 		v, err := d.eval(values)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if total, err = multiply(total, v); err != nil {
-			return nil, err
+			return err
 		}
 		out[i] = v
 	}
-	return out, nil
+	return nil
 }
 
 // identity is the text that equal primitives share. The attribute is quoted and
 // last; nothing else in it can hold a space.
-func identity[S, D any](op *Op, src S, dst D) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %v %v ", op.Kind, src, dst)
+func identity[D any](op *Op, src [][]D, dst []D, one func([]byte, D) []byte) string {
+	var buf [256]byte
+	b := append(append(buf[:0], op.Kind...), ' ')
+	b = appendList(b, src, func(b []byte, dims []D) []byte { return appendList(b, dims, one) })
+	b = appendList(append(b, ' '), dst, one)
+	b = append(b, ' ')
 	for _, w := range op.Weights {
-		fmt.Fprintf(&b, "%v ", w.Shape)
+		b = append(appendList(b, w.Shape, appendInt), ' ')
 	}
-	fmt.Fprintf(&b, "%q", op.Attr.Text)
-	return b.String()
+	return string(strconv.AppendQuote(b, op.Attr.Text))
 }
+
+// appendList appends a list as fmt prints it.
+func appendList[E any](b []byte, list []E, one func([]byte, E) []byte) []byte {
+	b = append(b, '[')
+	for i, e := range list {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = one(b, e)
+	}
+	return append(b, ']')
+}
+
+func appendInt(b []byte, v int) []byte { return strconv.AppendInt(b, int64(v), 10) }
