@@ -166,28 +166,32 @@ func (o Op) largest() float64 {
 // String is the operation with its dimensions and attributes, as in
 // "matmul m=128 k=384 n=1536 bias". It is canonical: equal text means equal Op.
 func (o Op) String() string {
-	var b strings.Builder
-	b.WriteString(o.Kind.String())
+	var buf [128]byte
+	b := append(buf[:0], o.Kind.String()...)
+	put := func(name string, v int64, base int) {
+		b = append(append(append(b, ' '), name...), '=')
+		b = strconv.AppendInt(b, v, base)
+	}
 	if int(o.Kind) < len(kinds) {
 		for i, name := range kinds[o.Kind].dims {
-			fmt.Fprintf(&b, " %s=%d", name, o.Dims[i])
+			put(name, o.Dims[i], 10)
 		}
 	}
 	if o.Epsilon != 0 {
-		fmt.Fprintf(&b, " epsilon=%x", math.Float32bits(o.Epsilon))
+		put("epsilon", int64(math.Float32bits(o.Epsilon)), 16)
 	}
 	if o.Scale != 0 {
-		fmt.Fprintf(&b, " scale=%x", math.Float32bits(o.Scale))
+		put("scale", int64(math.Float32bits(o.Scale)), 16)
 	}
 	for _, f := range []struct {
 		set  bool
 		name string
 	}{{o.Bias, "bias"}, {o.BFloat16, "bfloat16"}, {o.TransposeB, "transpose_b"}, {o.MaskK, "mask_k"}} {
 		if f.set {
-			b.WriteString(" " + f.name)
+			b = append(append(b, ' '), f.name...)
 		}
 	}
-	return b.String()
+	return string(b)
 }
 
 // Elements is the number of elements of the output.

@@ -118,3 +118,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The text is part of keys in stores, and made for every kernel of a new shape.
+func TestTextStaysAsItIs(t *testing.T) {
+	scaled := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
+	scaled.Scale, scaled.Epsilon, scaled.TransposeB, scaled.MaskK = -0.5, 1e-12, true, true
+	const want = "batch_matmul batch=1 heads=2 m=3 k=4 n=5 epsilon=2b8cbccc scale=bf000000 transpose_b mask_k"
+	if got := scaled.String(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = scaled.String() }); n > 1 {
+		t.Errorf("%v allocations, want 1", n)
+	}
+}

@@ -123,7 +123,8 @@ func (d *Descriptor) makeBlobID() string {
 // producer is the digest of what makes the artefacts of an engine.
 func producer(cfg *Config, opening uint64) [sha256.Size]byte {
 	id := &cfg.Identity
-	b := canon.AppendString(nil, 1, cfg.Backend)
+	var buf [2048]byte // a processor has a hundred features
+	b := canon.AppendString(buf[:0], 1, cfg.Backend)
 	b = canon.AppendString(b, 2, id.Library)
 	b = canon.AppendString(b, 3, id.Build)
 	b = canon.AppendString(b, 4, id.Compiler)

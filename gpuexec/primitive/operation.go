@@ -15,7 +15,7 @@ import (
 // model states it: two primitives stay two even where a backend makes one program
 // of both. Where it is to run is left to be set.
 func Of(op ops.Op, layout, stated string) Spec {
-	s := Spec{Kind: op.Kind.String()}
+	s := Spec{Kind: op.Kind.String(), Op: Operation{Params: make([]Param, 0, len(op.Dims)+3)}}
 	add := func(p Param) { s.Op.Params = append(s.Op.Params, p) }
 	for i, name := range op.Kind.Dims() {
 		add(Param{Name: name, Ints: op.Dims[i : i+1 : i+1]})
@@ -48,16 +48,17 @@ func Of(op ops.Op, layout, stated string) Spec {
 // in an artefact cache, and the one in a store, which leaves out what the stored
 // identity says (SPEC K4, P3). Errors as in Key.
 func (s *Spec) Keys(backend string, id gpuexec.Identity) (cached, stored string, err error) {
-	whole, err := s.append(nil, true)
+	var buf [1024]byte
+	enc, err := s.append(buf[:0], false)
 	if err != nil {
 		return "", "", err
 	}
-	portable, err := s.append(nil, false)
-	if err != nil {
+	stored = string(enc)
+	if enc, err = s.append(buf[:0], true); err != nil {
 		return "", "", err
 	}
 	sum := producer(&Config{Backend: backend, Identity: id}, 0)
-	return string(canon.AppendString(whole, tagProducer, sum[:])), string(portable), nil
+	return string(canon.AppendString(enc, tagProducer, sum[:])), stored, nil
 }
 
 // Factors takes apart a key of this package (SPEC R2): each field by its path, and

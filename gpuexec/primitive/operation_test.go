@@ -119,3 +119,12 @@ func TestFactors(t *testing.T) {
 		}
 	}
 }
+
+// A new shape asks for the keys of every kernel.
+func TestKeysAllocateLittle(t *testing.T) {
+	id := gpuexec.Identity{Library: "1", Build: "b", ISA: make([]string, 100)}
+	s := primitive.Of(ops.New(ops.MatMul, 2, 3, 4), "panels", "x")
+	if n := testing.AllocsPerRun(10, func() { _, _, _ = s.Keys("cpu", id) }); n > 4 {
+		t.Errorf("%v allocations, want at most 4", n)
+	}
+}

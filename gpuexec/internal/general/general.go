@@ -163,8 +163,9 @@ func Params(op ops.Op, columns int64) []gpuexec.Param {
 // Values are the numbers of a launch, behind its tensors. An Op without a scale has the
 // scale 1.
 func Values(op ops.Op) []gpuexec.Arg {
-	var values []gpuexec.Arg
-	for i := range op.Kind.Dims() {
+	dims := op.Kind.Dims()
+	values := make([]gpuexec.Arg, 0, len(dims)+1)
+	for i := range dims {
 		values = append(values, gpuexec.ValueArg(uint32(op.Dims[i])))
 	}
 	switch op.Kind {
