@@ -38,6 +38,16 @@ const glance = 100 * time.Millisecond
 // take waits until f may run: in a slot, or beside one that waits for f. The error is that
 // of the context, where nobody wants f any more. giveBack follows in every case.
 func (s *slots) take(f *compiling) error {
+	if err := f.Context().Err(); err != nil {
+		return err
+	}
+	select {
+	case s.free <- struct{}{}: // it is no wait, and no circle
+		f.slotted = true
+		s.runs(f)
+		return nil
+	default:
+	}
 	s.waits(f)
 	watch := s.watch
 	var tick <-chan time.Time
