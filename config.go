@@ -2,7 +2,6 @@ package kiln
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"log/slog"
 	"time"
@@ -213,16 +212,6 @@ func (r *Runtime) environment() error {
 	}
 	return nil
 }
-
-// warnings passes on what is at least a warning.
-type warnings struct{ to slog.Handler }
-
-func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelWarn && w.to.Enabled(ctx, level)
-}
-func (w warnings) Handle(ctx context.Context, r slog.Record) error { return w.to.Handle(ctx, r) }
-func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler        { return warnings{w.to.WithAttrs(attrs)} }
-func (w warnings) WithGroup(name string) slog.Handler              { return warnings{w.to.WithGroup(name)} }
 
 func constantsConfig(s env.Settings, listen func(Event), linger time.Duration, logger *slog.Logger) constants.Config {
 	cfg := constants.Config{Linger: linger, Logger: logger}

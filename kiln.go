@@ -87,7 +87,7 @@ var devices atomic.Uint64
 // open.
 func Open(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, settings: cfg.settings(), closed: make(chan struct{})}
-	r.logger = guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), r.crew.zone.Lend(actors.Go))
+	r.logger = guard.Logger(cmp.Or(cfg.Logger, slog.New(guard.Warnings{To: slog.Default().Handler()})), r.crew.zone.Lend(actors.Go))
 	r.progress = progress.Teller{Slow: time.Second, Lend: r.crew.zone.Lend(actors.GoOn), Join: r.crew.join, Leave: r.crew.back}
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}

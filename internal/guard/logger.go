@@ -35,6 +35,9 @@ func (h handler) ask(fn func() error) error {
 }
 
 func (h handler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
+	if _, own := h.user.(Warnings); own && level < slog.LevelWarn {
+		return false // no goroutine is lent to find that out
+	}
 	err := h.ask(func() error { enabled = h.user.Enabled(ctx, level); return nil })
 	return enabled && err == nil
 }
@@ -50,3 +53,14 @@ func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (h handler) WithGroup(name string) slog.Handler {
 	return handler{h.user.WithGroup(name), h.lend}
 }
+
+// Warnings is a handler that passes on what is at least a warning.
+type Warnings struct{ To slog.Handler }
+
+// Enabled, Handle, WithAttrs and WithGroup are those of a slog.Handler.
+func (w Warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.To.Enabled(ctx, level)
+}
+func (w Warnings) Handle(ctx context.Context, r slog.Record) error { return w.To.Handle(ctx, r) }
+func (w Warnings) WithAttrs(attrs []slog.Attr) slog.Handler        { return Warnings{w.To.WithAttrs(attrs)} }
+func (w Warnings) WithGroup(name string) slog.Handler              { return Warnings{w.To.WithGroup(name)} }

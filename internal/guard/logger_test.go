@@ -80,3 +80,21 @@ func TestLoggerWithIsGuarded(t *testing.T) {
 		t.Errorf("%d records were handled, want 2", records)
 	}
 }
+
+// What warnings leave out is found out without a goroutine: rooms tell of every compile.
+func TestWarningsLendNothingForLess(t *testing.T) {
+	var out bytes.Buffer
+	lent := 0
+	l := guard.Logger(slog.New(guard.Warnings{To: slog.NewTextHandler(&out, nil)}), func(fn func()) { lent++; go fn() })
+	for _, l := range []*slog.Logger{l, l.With("a", 1), l.WithGroup("g")} {
+		l.Debug("less")
+		l.Info("less")
+	}
+	if lent != 0 || out.Len() > 0 {
+		t.Errorf("%d goroutines are lent, %q is written", lent, out.String())
+	}
+	l.Warn("record")
+	if !strings.Contains(out.String(), "record") || strings.Contains(out.String(), "less") {
+		t.Errorf("%q is written", out.String())
+	}
+}
