@@ -3,10 +3,12 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 )
@@ -77,5 +79,28 @@ func TestMemoryGoesWithItsDevice(t *testing.T) {
 	check(d.Close())
 	if now := liveObjects(); now != live {
 		t.Errorf("%d objects of the driver are left", now-live)
+	}
+}
+
+// E1: a stream whose end cannot be waited for loses the device, also where the driver refuses the context.
+func TestStreamWithoutAnEnd(t *testing.T) {
+	b := needFake(t)
+	for _, f := range []function{cuCtxPushCurrent, cuStreamSynchronize} {
+		d := must(b.open(bg, 0)).(*device)
+		q := must(d.OpenQueue()).(*queue)
+		hook := func(called function) int32 {
+			if called == f {
+				return 12345
+			}
+			return success
+		}
+		inject.Store(&hook)
+		err := q.Finish(bg)
+		inject.Store(nil)
+		if !errors.Is(err, fault.ErrDeviceLost) || !d.primary.isLost() {
+			t.Errorf("%s fails: %v, the device is lost: %v", f, err, d.primary.isLost())
+		}
+		check(q.Close())
+		check(d.Close())
 	}
 }

@@ -144,13 +144,14 @@ func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
 // cannot be waited for may work still, and memory of a pool is freed beside it: the device
 // is lost then, whatever the driver says.
 func (q *queue) Finish(context.Context) error {
-	return q.d.within("finish", func() error {
-		err := q.d.failed("finish", cuStreamSynchronize, q.d.call(cuStreamSynchronize, uintptr(q.stream)))
-		if err != nil && !errors.Is(err, fault.ErrDeviceLost) {
-			return fmt.Errorf("%w: %w", fault.ErrDeviceLost, err)
-		}
-		return err
+	err := q.d.within("finish", func() error {
+		return q.d.failed("finish", cuStreamSynchronize, q.d.call(cuStreamSynchronize, uintptr(q.stream)))
 	})
+	if err != nil && !errors.Is(err, fault.ErrDeviceLost) {
+		q.d.primary.lose()
+		return fmt.Errorf("%w: %w", fault.ErrDeviceLost, err)
+	}
+	return err
 }
 
 // Close waits for what runs.
