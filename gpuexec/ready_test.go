@@ -230,3 +230,36 @@ func TestReadyInAStorm(t *testing.T) {
 		}
 	}
 }
+
+// E1: a kernel whose blob could not be loaded before its device was there, and which cannot be compiled, is
+// loaded when the device is there.
+func TestRestartLoadsABlobThatAsksForWhatIsGone(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var e *gpuexec.Executor
+		var lost atomic.Bool
+		f := &fakedevice.Backend{OnCompile: func(_ context.Context, src gpuexec.Source) error {
+			if lost.Load() && src.Key == "whole" {
+				return fault.ErrUnavailable
+			}
+			return nil
+		}, OnLoad: func(ctx context.Context, src gpuexec.Source, _ []byte) error {
+			if src.Key != "whole" {
+				return nil
+			}
+			return compiled(ctx, e, "part")
+		}}
+		e = open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		k := compile(t, e, source("whole"))
+		synctest.Wait()
+		lost.Store(true)
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
+			t.Error(err)
+		}
+	})
+}

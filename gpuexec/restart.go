@@ -152,15 +152,21 @@ func (e *Executor) rebuild(ctx context.Context, g *generation, kernels []*Kernel
 
 // rebuildOne makes a kernel from its blob, or from its source where that fails.
 func (e *Executor) rebuildOne(ctx context.Context, g *generation, k *Kernel) error {
+	var unloaded error
 	if blob := k.blob.Load(); blob != nil {
-		if p, _, err := e.program(ctx, g, k.source, *blob); err == nil {
+		p, _, err := e.program(ctx, g, k.source, *blob)
+		if err == nil {
 			k.rebuilt(p)
 			return nil
 		}
+		unloaded = err
 	}
 	p, _, err := e.program(ctx, g, k.source, nil)
-	if err != nil {
+	if lost(err) {
 		return err
+	}
+	if err != nil {
+		return errors.Join(err, unloaded) // the blob may be loaded later
 	}
 	k.rebuilt(p)
 	return nil
