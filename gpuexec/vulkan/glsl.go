@@ -49,9 +49,12 @@ func checkGLSL(code gpuexec.Code) error {
 			return unhashable("options", "option %q is not among those that depend on nothing else: -O, -O0, -Os, -g, -w, -Werror, --target-env=, --target-spv=, -std=", o)
 		}
 	}
-	for name := range code.Defines {
+	for name, value := range code.Defines {
 		if strings.ContainsAny(name, "= \n") {
 			return fault.Invalidf(op, "%q is no name of a macro", name)
+		}
+		if strings.Contains(value, "\n") { // glslang leaves out what follows, glslc takes it for lines of the shader
+			return fault.Invalidf(op, "macro %s: %q is more than one line", name, value)
 		}
 	}
 	texts := map[string]string{"the shader": code.Text}
@@ -200,6 +203,9 @@ func glslangOption(o string) (args []string, known bool) {
 	case "-Os", "-g", "-w":
 		return []string{o}, true
 	case "--target-env":
+		if value == "vulkan" {
+			value += "1.0"
+		}
 		return []string{name, value}, true
 	case "--target-spv":
 		return []string{"--target-env", "spirv" + strings.TrimPrefix(value, "spv")}, true
@@ -209,18 +215,21 @@ func glslangOption(o string) (args []string, known bool) {
 	return nil, false
 }
 
-// versionLine is the directive that every shader begins with, but for comments.
-var versionLine = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*version\b.*$`)
+// beginning is a shader up to the end of the line of its version, which only comments precede.
+var beginning = regexp.MustCompile(`\A(?:\s|//.*\n|/\*(?s:.*?)\*/)*#[ \t]*version\b(?:[^\n/]|//.*|/\*(?s:.*?)\*/)*`)
 
 // text is the shader as its compiler wants it: glslang has includes as an extension that
 // the text asks for, which glslc has switched on. Its lines keep their numbers.
 func (c compiler) text(code gpuexec.Code) string {
-	at := versionLine.FindStringIndex(code.Text)
-	if !c.glslang || len(code.Includes) == 0 || at == nil {
+	if !c.glslang || len(code.Includes) == 0 {
 		return code.Text
 	}
-	next := 2 + strings.Count(code.Text[:at[1]], "\n")
-	return fmt.Sprintf("%s\n#extension GL_GOOGLE_include_directive : enable\n#line %d%s", code.Text[:at[1]], next, code.Text[at[1]:])
+	begun := beginning.FindString(code.Text)
+	next, rest := 2+strings.Count(begun, "\n"), code.Text[len(begun):]
+	if begun == "" { // -std says the version
+		next, rest = 1, "\n"+rest
+	}
+	return fmt.Sprintf("%s\n#extension GL_GOOGLE_include_directive : enable\n#line %d%s", begun, next, rest)
 }
 
 // onlyIncluded refuses a shader for which its compiler read what is not in its code, however

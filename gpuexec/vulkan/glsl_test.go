@@ -4,6 +4,7 @@ package vulkan
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,4 +119,36 @@ func TestCompilersRead(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Both find includes wherever the version stands, and call lines by their numbers.
+func TestCompilersFindTheVersion(t *testing.T) {
+	const rest = "#include \"a.h\"\nlayout(local_size_x = 1) in;\nlayout(std430, binding = 0) buffer X { float x[]; };\nvoid main() { x[0] = factor; }\n"
+	code := gpuexec.Code{Language: GLSL, Entry: "main", Includes: map[string]string{"a.h": "const float factor = 2;\n"}}
+	compilers(t, func(t *testing.T, c compiler) {
+		for text, options := range map[string][]string{
+			"/* once:\n#version 100\n*/ # version 450 core // for Vulkan\n": {"--target-env=vulkan"},
+			"// #version 100\r\n\r\n\t#version 450\r\n":                     nil,
+			"#version 450 /* for\nVulkan */\n":                              nil,
+			"":                                                              {"-std=450"},
+		} {
+			code.Text, code.Options = text+rest, options
+			if _, err := c.compile(t.Context(), code); err != nil {
+				t.Errorf("%q: %v", text, err)
+			}
+			code.Text = strings.Replace(code.Text, "factor;", "factor", 1)
+			_, err := c.compile(t.Context(), code)
+			if line := fmt.Sprint(shaderFile, ":", 4+strings.Count(text, "\n"), ":"); err == nil || !strings.Contains(err.Error(), line) {
+				t.Errorf("%q: %v, want %s", text, err, line)
+			}
+		}
+	})
+}
+
+// K6: a macro has one line, whichever compiler is here.
+func TestMacroOfTwoLines(t *testing.T) {
+	err := checkGLSL(gpuexec.Code{Entry: "main", Defines: map[string]string{"TWO": "1\n+ 1"}})
+	if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "TWO") {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
 }
