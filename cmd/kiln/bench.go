@@ -36,7 +36,7 @@ var benches = []struct {
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 	{"primitives", "descriptor and primitive, both there, against oneDNN's own cache asked in C, which cc compiles; KILN_ONEDNN_LIBRARY, or what make fetch-onednn brings", benchPrimitives},
 	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, "") }},
-	{"model", "MiniLM's embeddings against onnxruntime's with the same weights, which takes some three minutes; what make model and make fetch-onnxruntime bring", nil},
+	{"model", "MiniLM's embeddings against onnxruntime's with the same weights, which takes some five minutes; what make model and make fetch-onnxruntime bring", nil},
 }
 
 func benchCommand(ctx context.Context, c *call) error {
@@ -44,7 +44,7 @@ func benchCommand(ctx context.Context, c *call) error {
 	var device string
 	weights := "float32"
 	c.toggle(&gate, "gate", "exit with 4 if a figure is beyond its gate, or bench device finds no driver")
-	c.toggle(&long, "long", "bench model: all lengths of first calls and queues of 600 texts, which takes a quarter of an hour")
+	c.toggle(&long, "long", "bench model: all lengths of first calls and queues of 600 texts, which takes half an hour")
 	c.oneOf(&weights, "weights TYPE", "bench model: what our weights are rounded to, float32 or bfloat16", "float32", "bfloat16")
 	c.device(&device, "the one that bench device measures (default the first of each backend)")
 	names := []string{"all"}

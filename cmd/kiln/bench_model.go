@@ -42,7 +42,7 @@ type modelBench struct {
 }
 
 // benchModel measures MiniLM in pure Go beside onnxruntime. say gets the machine and the
-// versions first. It takes some three minutes of a quiet machine, five times as long if
+// versions first. It takes some five minutes of a quiet machine, six times as long if
 // it is to be long.
 func benchModel(ctx context.Context, long bool, weights string, say func(object any, format string, args ...any) error) (_ []measure.Figure, err error) {
 	if _, err := os.Stat(modelFolder); err != nil {
