@@ -202,15 +202,11 @@ func (l *library) create(f function, args ...uintptr) (handle, int32) {
 //go:uintptrescapes
 func (l *library) quietly(f function, args ...uintptr) { purego.SyscallN(l.at[f], args...) }
 
-// release gives an object back, in the order of a stream where one is named. An error of it
-// is of no use: the object is nobody's.
-func (l *library) release(f function, h handle, stream ...handle) {
+// release gives an object back. more follows it in the call. An error is of no use: the
+// object is nobody's.
+func (l *library) release(f function, h handle, more ...uintptr) {
 	if h != 0 {
-		args := []uintptr{uintptr(h)}
-		for _, s := range stream {
-			args = append(args, uintptr(s))
-		}
-		l.quietly(f, args...)
+		l.quietly(f, append([]uintptr{uintptr(h)}, more...)...)
 		native.Add(-1)
 	}
 }

@@ -85,7 +85,7 @@ func (d *device) free(at handle) {
 	if d.pool == 0 {
 		d.release(cuMemFree, at)
 	} else {
-		d.release(cuMemFreeAsync, at, d.stream)
+		d.release(cuMemFreeAsync, at, uintptr(d.stream))
 	}
 }
 
