@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/actorstest"
@@ -70,24 +68,6 @@ func TestContextThatEndsItsGoroutine(t *testing.T) {
 	}
 }
 
-// harmful does harm in one of its calls.
-type harmful struct {
-	context.Context
-	harm func()
-	left atomic.Int32 // calls until then
-}
-
-func (h *harmful) call() {
-	if h.left.Add(-1) == 0 {
-		h.harm()
-	}
-}
-
-func (h *harmful) Done() <-chan struct{}       { h.call(); return h.Context.Done() }
-func (h *harmful) Err() error                  { h.call(); return h.Context.Err() }
-func (h *harmful) Value(k any) any             { h.call(); return h.Context.Value(k) }
-func (h *harmful) Deadline() (time.Time, bool) { h.call(); return h.Context.Deadline() }
-
 // F3, T6: an owner whose context ends the goroutine, or panics, in any call has given
 // up: nobody waits for it for ever.
 func TestContextThatEndsTheOwner(t *testing.T) {
@@ -105,19 +85,12 @@ func TestContextThatEndsTheOwner(t *testing.T) {
 		},
 	} {
 		for _, harm := range []func(){func() { panic("context") }, runtime.Goexit} {
-			for n, done := int32(1), false; !done; n++ {
+			for n, done := int64(1), false; !done; n++ {
 				_, e := open(t, Config{})
 				base, cancel := context.WithCancel(context.Background())
-				ctx := &harmful{Context: base, harm: harm}
-				ctx.left.Store(n)
-				left := make(chan struct{})
-				go func() {
-					defer close(left)
-					defer func() { _ = recover() }()
-					ask(e, ctx)
-				}()
-				<-left
-				done = ctx.left.Load() > 0 // it was not called so often
+				ctx := actorstest.NewMoody(base, n, harm)
+				actorstest.Apart(func() { ask(e, ctx) })
+				done = !ctx.Harmed() // it was not called so often
 				waitFor(t, func() bool { return e.Reserved() == 0 })
 				cancel()
 				if t.Failed() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
@@ -158,13 +159,7 @@ func TestStormOfHarmfulCode(t *testing.T) {
 		for range 8 {
 			users.Go(func() {
 				for range 60 {
-					done := make(chan struct{})
-					go func() {
-						defer close(done)
-						defer func() { _ = recover() }()
-						h.use()
-					}()
-					<-done
+					actorstest.Apart(h.use)
 				}
 			})
 		}

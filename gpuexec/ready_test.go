@@ -17,6 +17,29 @@ import (
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
+// restartBeside loses the device of e, which has a kernel, and has another one compile a key while
+// the restart stands: both end well when it goes on, and the kernel runs.
+func restartBeside(t *testing.T, e *gpuexec.Executor, f *fakedevice.Backend, other *gpuexec.Executor, key string, lost *atomic.Bool, goOn chan struct{}) {
+	t.Helper()
+	k := compile(t, e, source("whole"))
+	synctest.Wait()
+	lost.Store(true)
+	f.Lose()
+	synctest.Wait()
+	ended := make(chan error, 1)
+	go func() { ended <- compiled(bg, other, key) }()
+	synctest.Wait()
+	close(goOn)
+	if err := e.Ready(bg); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, ended, 1)
+	synctest.Wait()
+	if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // E1, F5: a kernel whose compile, as its device comes back, asks for what waits for that device is
 // made when the device is there.
 func TestRestartAsksForWhatWaitsForIt(t *testing.T) {
@@ -37,23 +60,7 @@ func TestRestartAsksForWhatWaitsForIt(t *testing.T) {
 			return compiled(ctx, other, "part")
 		}}
 		e = open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
-		k := compile(t, e, source("whole"))
-		synctest.Wait()
-		waits.Store(true)
-		f.Lose()
-		synctest.Wait()
-		ended := make(chan error, 1)
-		go func() { ended <- compiled(bg, other, "part") }()
-		synctest.Wait()
-		close(slow)
-		if err := e.Ready(bg); err != nil {
-			t.Fatal(err)
-		}
-		wait(t, ended, 1)
-		synctest.Wait()
-		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
-			t.Error(err)
-		}
+		restartBeside(t, e, f, other, "part", &waits, slow)
 	})
 }
 
@@ -77,19 +84,7 @@ func TestRestartWaitsForASlotOfWhatWaitsForIt(t *testing.T) {
 			return compiled(ctx, other, "part")
 		}}
 		e = open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
-		k := compile(t, e, source("whole"))
-		synctest.Wait()
-		lost.Store(true)
-		f.Lose()
-		synctest.Wait()
-		ended := make(chan error, 1)
-		go func() { ended <- compiled(bg, other, "waits") }()
-		synctest.Wait()
-		close(goOn)
-		wait(t, ended, 1)
-		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
-			t.Error(err)
-		}
+		restartBeside(t, e, f, other, "waits", &lost, goOn)
 	})
 }
 
@@ -180,35 +175,29 @@ func TestReadyInAStorm(t *testing.T) {
 			users.Go(func() {
 				e := all[u%2]
 				for n := range 40 {
-					func() {
-						done := make(chan struct{})
-						go func() {
-							defer close(done)
-							defer func() { _ = recover() }()
-							within, cancel := context.WithTimeout(bg, time.Minute) // then it hangs
-							defer cancel()
-							ctx := harmfulContext{within, h}
-							if n%3 == 0 {
-								err := e.Ready(ctx)
-								if err != nil && !errors.Is(err, fault.ErrClosed) {
-									t.Errorf("round %d: ready: %v", round, err)
-								}
-								return
+					actorstest.Apart(func() {
+						within, cancel := context.WithTimeout(bg, time.Minute) // then it hangs
+						defer cancel()
+						ctx := harmfulContext{within, h}
+						if n%3 == 0 {
+							err := e.Ready(ctx)
+							if err != nil && !errors.Is(err, fault.ErrClosed) {
+								t.Errorf("round %d: ready: %v", round, err)
 							}
-							k, err := e.Compile(ctx, source(fmt.Sprint("k", n%4)))
-							if err != nil {
-								if errors.Is(err, context.DeadlineExceeded) {
-									t.Errorf("round %d: compile: %v", round, err)
-								}
-								return
+							return
+						}
+						k, err := e.Compile(ctx, source(fmt.Sprint("k", n%4)))
+						if err != nil {
+							if errors.Is(err, context.DeadlineExceeded) {
+								t.Errorf("round %d: compile: %v", round, err)
 							}
-							defer k.Release()
-							if err := e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); errors.Is(err, context.DeadlineExceeded) {
-								t.Errorf("round %d: submit: %v", round, err)
-							}
-						}()
-						<-done
-					}()
+							return
+						}
+						defer k.Release()
+						if err := e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); errors.Is(err, context.DeadlineExceeded) {
+							t.Errorf("round %d: submit: %v", round, err)
+						}
+					})
 				}
 			})
 		}

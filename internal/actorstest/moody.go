@@ -3,6 +3,7 @@ package actorstest
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 )
@@ -31,10 +32,11 @@ func (m *Moody) ask() {
 	}
 }
 
-// Done, Err and Value are those of a context.Context.
-func (m *Moody) Done() <-chan struct{} { m.ask(); return m.Context.Done() }
-func (m *Moody) Err() error            { m.ask(); return m.Context.Err() }
-func (m *Moody) Value(key any) any     { m.ask(); return m.Context.Value(key) }
+// Done, Err, Value and Deadline are those of a context.Context.
+func (m *Moody) Done() <-chan struct{}                   { m.ask(); return m.Context.Done() }
+func (m *Moody) Err() error                              { m.ask(); return m.Context.Err() }
+func (m *Moody) Value(key any) any                       { m.ask(); return m.Context.Value(key) }
+func (m *Moody) Deadline() (deadline time.Time, ok bool) { m.ask(); return m.Context.Deadline() }
 
 // Apart runs fn on a goroutine that it may end, and reports whether it returned.
 func Apart(fn func()) (returned bool) {
