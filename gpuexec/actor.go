@@ -8,7 +8,6 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/touched"
 )
 
@@ -177,11 +176,7 @@ func (s *shell) compile(c *compiling) {
 		f.Start()
 		g := s.device
 		s.begin(g, func() {
-			var k *Kernel
-			guard.Guard(func() (err error) {
-				k, err = s.build(f, g)
-				return err
-			}, func(err error) {
+			s.build(f, g, func(k *Kernel, err error) {
 				f.Settle()
 				s.ref.Tell(compiledMsg{f, k, err})
 			})

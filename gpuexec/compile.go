@@ -104,29 +104,38 @@ func (c *call) Take(k *Kernel) {
 // Leave has the actor take the call off.
 func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.aboard}) }
 
-// build compiles or loads a kernel when there is a slot for it. One that another
-// compile asks for runs in the slot of that, which waits for it: they would wait for
-// each other (SPEC F5). So would one that it asks for through other rooms.
-// The actor has entered the device for it.
-func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
-	ctx := f.Context()
-	defer g.slots.giveBack(f)
+// build compiles or loads a kernel when there is a slot for it, and calls done once, also
+// where the driver ends the goroutine. One that another compile asks for runs in the slot of
+// that, which waits for it: they would wait for each other (SPEC F5). So would one that it
+// asks for through other rooms. The actor has entered the device for it.
+func (e *Executor) build(f *compiling, g *generation, done func(*Kernel, error)) {
 	if err := g.slots.take(f); err != nil {
-		return nil, err
+		g.slots.giveBack(f)
+		done(nil, err)
+		return
 	}
 	start := time.Now()
-	p, requires, err := e.program(flight.With(ctx, e, g), g, f.source, f.blob)
-	if err != nil {
-		if lost(err) {
-			e.ref.Tell(lostMsg{on: g})
+	f.Mark(e, g)
+	e.program(f.Context(), g, f.source, f.blob, func(p *built, requires []string, err error) {
+		var k *Kernel
+		switch {
+		case lost(err):
+			e.ref.Tell(lostMsg{on: g}) // before the slot is free
+		case err == nil:
+			by := "compiled"
+			if f.blob != nil {
+				by = "loaded"
+			}
+			e.cfg.Logger.Debug("executor: "+by, "kernel", f.source.name(), "took", time.Since(start))
+			k = e.kernel(f, p, requires)
 		}
-		return nil, err
-	}
-	by := "compiled"
-	if f.blob != nil {
-		by = "loaded"
-	}
-	e.cfg.Logger.Debug("executor: "+by, "kernel", f.source.name(), "took", time.Since(start))
+		g.slots.giveBack(f)
+		done(k, err)
+	})
+}
+
+// kernel is what a flight made.
+func (e *Executor) kernel(f *compiling, p *built, requires []string) *Kernel {
 	code, _ := f.source.Spec.(Code)
 	if code.Block == (Size{}) {
 		code.Block = p.block
@@ -138,5 +147,5 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		blob := f.blob // alone, without the flight
 		k.blob.Store(&blob)
 	}
-	return k, nil
+	return k
 }

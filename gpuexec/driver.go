@@ -11,14 +11,17 @@ import (
 )
 
 // program has the driver compile a source, or load it from a blob, and announces
-// a call that takes long (SPEC E6).
-func (e *Executor) program(ctx context.Context, on *generation, src Source, blob []byte) (p *built, requires []string, err error) {
+// a call that takes long (SPEC E6). done is called once with what came of it, also where
+// the driver ends the goroutine, which is to be the zone's.
+func (e *Executor) program(ctx context.Context, on *generation, src Source, blob []byte, done func(p *built, requires []string, err error)) {
 	op := "executor: compile"
 	if blob != nil {
 		op = "executor: load"
 	}
 	told := e.announce(src)
-	err = apart(&e.zone, func() error {
+	var p *built
+	var requires []string
+	guard.Guard(func() error {
 		var program Program
 		var err error
 		if blob != nil {
@@ -44,10 +47,11 @@ func (e *Executor) program(ctx context.Context, on *generation, src Source, blob
 		}
 		p = &built{on, program, bytes, block}
 		return nil
+	}, func(err error) {
+		err = e.named(op, src, err)
+		told(err)
+		done(p, requires, err)
 	})
-	err = e.named(op, src, err)
-	told(err)
-	return p, requires, err
 }
 
 // named adds to a driver's error what it was at. What the driver must not do is

@@ -154,22 +154,29 @@ func (e *Executor) rebuild(ctx context.Context, g *generation, kernels []*Kernel
 func (e *Executor) rebuildOne(ctx context.Context, g *generation, k *Kernel) error {
 	var unloaded error
 	if blob := k.blob.Load(); blob != nil {
-		p, _, err := e.program(ctx, g, k.source, *blob)
-		if err == nil {
-			k.rebuilt(p)
+		if unloaded = e.remake(ctx, g, k, *blob); unloaded == nil {
 			return nil
 		}
-		unloaded = err
 	}
-	p, _, err := e.program(ctx, g, k.source, nil)
-	if lost(err) {
-		return err
-	}
-	if err != nil {
+	err := e.remake(ctx, g, k, nil)
+	if err != nil && !lost(err) {
 		return errors.Join(err, unloaded) // the blob may be loaded later
 	}
-	k.rebuilt(p)
-	return nil
+	return err
+}
+
+// remake has the driver make a kernel anew, on a goroutine that it may end.
+func (e *Executor) remake(ctx context.Context, g *generation, k *Kernel, blob []byte) error {
+	made := make(chan error, 1)
+	e.zone.Lend(actors.Go)(func() {
+		e.program(ctx, g, k.source, blob, func(p *built, _ []string, err error) {
+			if err == nil {
+				k.rebuilt(p)
+			}
+			made <- err
+		})
+	})
+	return <-made
 }
 
 // rebuilt has the kernel be p, unless it was made for a later device meanwhile: then p
