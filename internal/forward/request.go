@@ -15,39 +15,42 @@ import (
 // whose backend the library is. Its keys are those of a primitive (SPEC K4); stated
 // is the operation as its model states it, which is part of them.
 func Request(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) (artefacts.Request, error) {
-	source, key, err := program(exec, lib, op, stated)
+	source, spec, err := program(exec, lib, op, stated)
 	if err != nil {
 		return artefacts.Request{}, err
 	}
 	q := artefacts.OfKernel(exec, source)
-	q.Key = key
-	return q, nil
+	if spec.Kind != "" {
+		info := exec.Info()
+		q.Key, _, err = spec.Keys(info.Backend, info.Identity)
+	}
+	return q, err
 }
 
 // program is the source of an operation under the key that its primitive has in a
-// store, and the key that it has in an artefact cache (SPEC K4, P3).
-func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) (source gpuexec.Source, key string, err error) {
+// store (SPEC K4, P3), and that primitive, or a zero one where the source has a key of its own.
+func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) (source gpuexec.Source, spec primitive.Spec, err error) {
 	if source, err = lib.Source(op); err != nil {
-		return source, "", err
+		return source, spec, err
 	}
 	if _, code := source.Spec.(gpuexec.Code); code { // has its key, which operations of other dimensions may share
 		source.Name = op.Kind.String()
-		return source, artefacts.OfKernel(exec, source).Key, nil
+		return source, spec, nil
 	}
 	source.Name = op.String()
 	layout := ""
 	if op.Kind == ops.MatMul {
 		weight, err := lib.Prepare(op)
 		if err != nil {
-			return source, "", err
+			return source, spec, err
 		}
 		layout = weight.Format
 	}
 	info := exec.Info()
-	spec := primitive.Of(op, layout, stated)
+	spec = primitive.Of(op, layout, stated)
 	spec.Engine, spec.Device = info.Backend, strconv.Itoa(info.Index)
-	key, source.Key, err = spec.Keys(info.Backend, info.Identity)
-	return source, key, err
+	_, source.Key, err = spec.Keys("", gpuexec.Identity{}) // that in a store depends on neither
+	return source, spec, err
 }
 
 // Use is a kernel that a model asked for, with how often it did.

@@ -1,8 +1,8 @@
 package gemm
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 )
 
 // kind is a family of kernels.
@@ -52,10 +52,11 @@ func (s *Set) Halves() *Set {
 // a packed constant. Sets of one layout read each other's packed matrices, and
 // a layout's meaning never changes.
 func (s *Set) Layout() string {
+	layout := "panels-" + strconv.Itoa(s.width)
 	if s.halves {
-		return fmt.Sprintf("panels-%d-bfloat16", s.width)
+		layout += "-bfloat16"
 	}
-	return fmt.Sprintf("panels-%d", s.width)
+	return layout
 }
 
 // Requires names what of the processor the set needs, as Linux does.
