@@ -35,7 +35,7 @@ type Model struct {
 	lib     ops.Library
 	list    *oplist.Model
 	names   []kiln.NameID
-	alike   []int                    // of each operation, the first one that is the same primitive at any shape
+	alike   []int                    // see firsts
 	sources map[alike]gpuexec.Source // of the run under way
 	record  map[string]*Use          // what was asked for, by key; nil = not recorded
 	tensors tensors
@@ -205,7 +205,7 @@ func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	if err := m.renew(ctx); err != nil {
 		return err
 	}
-	p, err := newPlan(m, 1, 1) // a weight's form is the same for every shape
+	p, err := newPlan(m, 1, 1, nil) // a weight's form is the same for every shape
 	if err != nil {
 		return err
 	}
@@ -239,13 +239,16 @@ func (m *Model) planFor(dims []int64) (*plan, error) {
 	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens {
 		return p, nil
 	}
-	p, err := newPlan(m, batch, tokens)
+	last := plan{}
+	if m.last != nil { // its run has ended
+		last = *m.last
+	}
+	m.last = nil
+	p, err := newPlan(m, batch, tokens, last.steps)
 	if err != nil {
 		return nil, err
 	}
-	if m.last != nil { // its run has ended
-		p.launches, p.arguments = m.last.launches, m.last.arguments
-	}
+	p.launches, p.arguments = last.launches, last.arguments
 	m.last = p
 	return p, nil
 }

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/forward/oplist"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -31,21 +32,29 @@ func (m *Model) pack() {
 // number of tokens: equal operations share one, also on a device that does not pack. Layers
 // then do not make a new shape dearer.
 func (m *Model) intern(shared bool) {
-	first := make(map[string]int)
-	for i := range m.list.Ops {
+	m.alike = firsts(m.list)
+	for i, first := range m.alike {
 		op := &m.list.Ops[i]
-		same := op.Identity()
-		if _, seen := first[same]; !seen {
-			first[same] = i
-		}
-		m.alike = append(m.alike, first[same])
 		name := op.Name
 		if shared {
-			op = &m.list.Ops[first[same]]
+			op = &m.list.Ops[first]
 			name = op.Name + "." + string(op.Kind) // positions are two of one name
 		}
 		m.names = append(m.names, m.session.Intern(name))
 	}
+}
+
+// firsts gives for each operation the first that is the same primitive at any shape.
+func firsts(list *oplist.Model) (all []int) {
+	at := make(map[string]int)
+	for i := range list.Ops {
+		same := list.Ops[i].Identity()
+		if _, seen := at[same]; !seen {
+			at[same] = i
+		}
+		all = append(all, at[same])
+	}
+	return all
 }
 
 // Packed reports whether Run packs: the requests of a batch then lie one behind another,
@@ -60,10 +69,16 @@ func PackedShape(tokens int) (shapegroups.Shape, error) {
 // split says how many tokens and requests the attentions of a ragged batch are for.
 func (p *plan) split(lib ops.Library, tokens, requests int) {
 	for i := range p.steps {
-		if s := &p.steps[i]; s.op.Kind == ops.Attention {
-			op := s.op
-			op.Dims[0], op.Dims[3] = int64(tokens), int64(requests)
-			s.grid, s.values = lib.Launch(op)
+		s := &p.steps[i]
+		if s.op.Kind != ops.Attention {
+			continue
 		}
+		if first := &p.steps[s.alike]; first != s {
+			s.grid, s.values = first.grid, first.values
+			continue
+		}
+		op := s.op
+		op.Dims[0], op.Dims[3] = int64(tokens), int64(requests)
+		s.grid, s.values = lib.Launch(op)
 	}
 }

@@ -49,14 +49,14 @@ type part struct{ offset, bytes int64 }
 
 const alignment = 64 // of every part, at least: a cache line
 
-// newPlan lowers the operations and places their outputs. A piece of the arena is
-// used again after its last reader.
-func newPlan(m *Model, batch, tokens int) (*plan, error) {
-	bound, err := m.list.At(batch, tokens)
+// newPlan lowers the operations, those that are alike once, and places their outputs. A piece
+// of the arena is used again after its last reader. The steps are in the place of those given.
+func newPlan(m *Model, batch, tokens int, steps []step) (*plan, error) {
+	bound, err := m.list.AtAlike(batch, tokens, m.alike)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{batch: batch, tokens: tokens, steps: make([]step, len(bound))}
+	p := &plan{batch: batch, tokens: tokens, steps: slices.Grow(steps[:0], len(bound))[:len(bound)]}
 	a := arena{align: max(alignment, m.align)}
 	sizes := []int{batch * tokens, batch * tokens, batch}
 	if m.list.Ragged {
@@ -68,11 +68,15 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 	for i, b := range bound {
 		s := &p.steps[i]
 		*s = step{bound: b, name: m.names[i], alike: m.alike[i]}
-		if s.op, err = lower(b); err != nil {
-			return nil, err
+		if first := &p.steps[s.alike]; first != s {
+			s.op, s.grid, s.values = first.op, first.grid, first.values
+		} else {
+			if s.op, err = lower(b); err != nil {
+				return nil, err
+			}
+			s.op.BFloat16 = m.bfloat16 && s.op.Kind == ops.MatMul
+			s.grid, s.values = m.lib.Launch(s.op)
 		}
-		s.op.BFloat16 = m.bfloat16 && s.op.Kind == ops.MatMul
-		s.grid, s.values = m.lib.Launch(s.op)
 		s.output = a.take(4 * int64(b.Elements()))
 		for _, done := range b.Releases {
 			a.give(p.steps[done].output)

@@ -33,17 +33,23 @@ func (op *Op) Identity() string {
 
 // At is Bind for this many requests of this many tokens each, padding included.
 // Tokens above MaxTokens are refused, but for a packed list.
-func (m *Model) At(batch, tokens int) ([]BoundOp, error) {
+func (m *Model) At(batch, tokens int) ([]BoundOp, error) { return m.AtAlike(batch, tokens, nil) }
+
+// AtAlike is At where it is known which operations have the same dims: for each the first of
+// them, perhaps itself. They share the numbers.
+func (m *Model) AtAlike(batch, tokens int, first []int) ([]BoundOp, error) {
 	if tokens > m.MaxTokens && !m.Ragged {
 		return nil, fault.Invalidf("oplist: bind", "%s takes requests of at most %d tokens, not %d; cut them", m.Name, m.MaxTokens, tokens)
 	}
-	return m.Bind(map[string]int{m.BatchSymbol: batch, m.LengthSymbol: tokens})
+	return m.bind(map[string]int{m.BatchSymbol: batch, m.LengthSymbol: tokens}, first)
 }
 
 // Bind evaluates every dim for these values of the symbols, each at least 1. A
 // symbol that is missing or unknown, and a size out of bounds, match
 // fault.ErrInvalid.
-func (m *Model) Bind(values map[string]int) ([]BoundOp, error) {
+func (m *Model) Bind(values map[string]int) ([]BoundOp, error) { return m.bind(values, nil) }
+
+func (m *Model) bind(values map[string]int, first []int) ([]BoundOp, error) {
 	for s := range m.Symbols {
 		if v, ok := values[s]; !ok || v < 1 || v > maxDim {
 			return nil, fault.Invalidf("oplist: bind", "symbol %s of %s needs a value from 1 to %d, not %d", s, m.Name, maxDim, v)
@@ -57,6 +63,9 @@ func (m *Model) Bind(values map[string]int) ([]BoundOp, error) {
 	var tensors, dims int // of all operations, whose numbers lie one behind another
 	for i := range m.Ops {
 		op := &m.Ops[i]
+		if first != nil && first[i] < i {
+			continue
+		}
 		tensors, dims = tensors+len(op.Src), dims+len(op.Dst)
 		for _, src := range op.Src {
 			dims += len(src)
@@ -65,6 +74,10 @@ func (m *Model) Bind(values map[string]int) ([]BoundOp, error) {
 	out, srcs, numbers := make([]BoundOp, len(m.Ops)), make([][]int, tensors), make([]int, dims)
 	for i := range m.Ops {
 		op := &m.Ops[i]
+		if first != nil && first[i] < i {
+			out[i] = BoundOp{op, out[first[i]].Src, out[first[i]].Dst}
+			continue
+		}
 		eval := func(dims []Dim) (of []int, err error) {
 			of, numbers = numbers[:len(dims):len(dims)], numbers[len(dims):]
 			return of, evalDims(of, dims, values)
