@@ -2,6 +2,7 @@ package flight
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -33,15 +34,58 @@ type node struct {
 	}
 }
 
-// edges lead from a node, or to it: how often to each.
-type edges map[*node]int
+// edges lead from a node, or to it: how often to each. Most nodes have one at a time, for
+// which there is no map.
+type edges struct {
+	one   *node // nil = none
+	times int   // to one
+	more  map[*node]int
+}
 
 func (e *edges) add(n *node, times int) {
-	if *e == nil {
-		*e = make(edges)
+	switch {
+	case e.one == n:
+		if e.times += times; e.times == 0 {
+			e.one = nil
+		}
+		return
+	case e.one == nil && e.more[n] == 0:
+		e.one, e.times = n, times
+		return
+	case e.more == nil:
+		e.more = make(map[*node]int)
 	}
-	if (*e)[n] += times; (*e)[n] == 0 {
-		delete(*e, n)
+	if e.more[n] += times; e.more[n] == 0 {
+		delete(e.more, n)
+	}
+}
+
+// to is how often they lead to n.
+func (e *edges) to(n *node) int {
+	if e.one == n {
+		return e.times
+	}
+	return e.more[n]
+}
+
+func (e *edges) len() int {
+	if e.one == nil {
+		return len(e.more)
+	}
+	return 1 + len(e.more)
+}
+
+// all gives each with how often they lead to it.
+func (e *edges) all() iter.Seq2[*node, int] {
+	return func(yield func(*node, int) bool) {
+		if e.one != nil && !yield(e.one, e.times) {
+			return
+		}
+		for n, times := range e.more {
+			if !yield(n, times) {
+				return
+			}
+		}
 	}
 }
 
@@ -49,7 +93,7 @@ func (e *edges) add(n *node, times int) {
 func (n *node) isAwaited() bool {
 	n.in.Lock()
 	defer n.in.Unlock()
-	return len(n.in.from) > 0
+	return n.in.from.len() > 0
 }
 
 // awaitedBy adds to the edges that lead from m to n, or takes from them.
@@ -138,7 +182,7 @@ func exit(from []*node, to *node) {
 // unlinkLocked takes one edge away, unless n has ended meanwhile: then a goroutine
 // of its creator outlived it.
 func (n *node) unlinkLocked(to *node) {
-	if n.mu.waits[to] > 0 {
+	if n.mu.waits.to(to) > 0 {
 		n.mu.waits.add(to, -1)
 		to.awaitedBy(n, -1)
 	}
@@ -149,10 +193,10 @@ func (n *node) settle() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, all := range []*edges{&n.mu.waits, &n.mu.left} {
-		for to, times := range *all {
+		for to, times := range all.all() {
 			to.awaitedBy(n, -times)
 		}
-		*all = nil
+		*all = edges{}
 	}
 }
 
@@ -163,10 +207,10 @@ const mostSettled = 64
 // of a creator with many edges costs the same: these count no more, and go when it returns.
 func (n *node) settled() {
 	n.mu.Lock()
-	many := len(n.mu.waits) > mostSettled
+	many := n.mu.waits.len() > mostSettled
 	if many {
 		n.gone.Store(true)
-		n.mu.left, n.mu.waits = n.mu.waits, nil
+		n.mu.left, n.mu.waits = n.mu.waits, edges{}
 	}
 	n.mu.Unlock()
 	if !many {
@@ -178,7 +222,7 @@ func (n *node) settled() {
 func (n *node) waitsFor(to *node) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.mu.waits[to] > 0
+	return n.mu.waits.to(to) > 0
 }
 
 // pathTo gives a path of edges from n to a goal, or nil. The edges are read one
@@ -196,7 +240,7 @@ func (n *node) pathTo(goal func(*node) bool) (path []*node) {
 			return path
 		}
 		at.mu.Lock()
-		for to := range at.mu.waits {
+		for to := range at.mu.waits.all() {
 			if _, seen := before[to]; !seen {
 				before[to] = at
 				next = append(next, to)
@@ -209,20 +253,20 @@ func (n *node) pathTo(goal func(*node) bool) (path []*node) {
 
 // side is one end of a search for a path.
 type side struct {
-	edges func(*node, func(edges)) // shows those of a node, locked
-	back  bool                     // they lead to the node, and may be those of one that is gone
-	seen  map[*node]*node          // by which node
+	edges func(*node, func(*edges)) // shows those of a node, locked
+	back  bool                      // they lead to the node, and may be those of one that is gone
+	seen  map[*node]*node           // by which node
 	next  []*node
 	spent int // edges looked at
 }
 
-func newSide(n *node, back bool, edges func(*node, func(edges))) *side {
+func newSide(n *node, back bool, edges func(*node, func(*edges))) *side {
 	return &side{edges: edges, back: back, seen: map[*node]*node{n: nil}, next: []*node{n}}
 }
 
 // cost is what the side has cost when it has taken its next step.
 func (s *side) cost() (cost int) {
-	s.edges(s.next[len(s.next)-1], func(e edges) { cost = s.spent + len(e) })
+	s.edges(s.next[len(s.next)-1], func(e *edges) { cost = s.spent + e.len() })
 	return cost
 }
 
@@ -231,9 +275,9 @@ func (s *side) step(other *side) (met *node) {
 	at := s.next[len(s.next)-1]
 	s.next = s.next[:len(s.next)-1]
 	var ended []*node // asked apart, so that one flight is locked at a time
-	s.edges(at, func(e edges) {
-		s.spent += len(e)
-		for n := range e {
+	s.edges(at, func(e *edges) {
+		s.spent += e.len()
+		for n := range e.all() {
 			if s.back && n.gone.Load() {
 				ended = append(ended, n)
 			} else if s.see(n, at, other) {
@@ -268,8 +312,8 @@ func between(start, end *node) (path []*node, looked int) {
 	if start == end {
 		return []*node{start}, 0
 	}
-	ahead := newSide(start, false, func(n *node, show func(edges)) { n.mu.Lock(); show(n.mu.waits); n.mu.Unlock() })
-	behind := newSide(end, true, func(n *node, show func(edges)) { n.in.Lock(); show(n.in.from); n.in.Unlock() })
+	ahead := newSide(start, false, func(n *node, show func(*edges)) { n.mu.Lock(); show(&n.mu.waits); n.mu.Unlock() })
+	behind := newSide(end, true, func(n *node, show func(*edges)) { n.in.Lock(); show(&n.in.from); n.in.Unlock() })
 	for len(ahead.next) > 0 && len(behind.next) > 0 {
 		s, other := behind, ahead
 		if ahead.cost() < behind.cost() {
@@ -306,11 +350,11 @@ func circular(path []*node) (closed, again bool) {
 		defer n.mu.Unlock()
 	}
 	start, end := path[0], path[len(path)-1]
-	if end.mu.waits[start] == 0 {
+	if end.mu.waits.to(start) == 0 {
 		return false, false // the caller's flight has ended: its creator waits for nothing
 	}
 	for i, n := range path[:len(path)-1] {
-		if n.mu.waits[path[i+1]] == 0 {
+		if n.mu.waits.to(path[i+1]) == 0 {
 			return false, true
 		}
 	}

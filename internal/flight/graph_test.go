@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -19,10 +22,41 @@ func (blank) Leave(Ticket[int])                          {}
 
 // edgesIn is how many edges lead to n.
 func (n *node) edgesIn() (sum int) {
-	for _, times := range n.in.from {
+	for _, times := range n.in.from.all() {
 		sum += times
 	}
 	return sum
+}
+
+// Edges are those that were added and not taken away, however often they lead to a node.
+func TestEdges(t *testing.T) {
+	nodes := make([]node, 4)
+	rapid.Check(t, func(t *rapid.T) {
+		var e edges
+		want := map[*node]int{}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			n := &nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")]
+			times := rapid.IntRange(-want[n], 3).Draw(t, "times")
+			if times == 0 {
+				continue
+			}
+			e.add(n, times)
+			if want[n] += times; want[n] == 0 {
+				delete(want, n)
+			}
+			if got := maps.Collect(e.all()); !maps.Equal(got, want) || e.len() != len(want) {
+				t.Fatalf("%v, %d of them, want %v", got, e.len(), want)
+			}
+			for i := range nodes {
+				if n := &nodes[i]; e.to(n) != want[n] {
+					t.Fatalf("%d to %d, want %d", e.to(n), i, want[n])
+				}
+			}
+		}
+	})
+	if n := testing.AllocsPerRun(10, func() { var e edges; e.add(&nodes[0], 1); e.add(&nodes[0], -1) }); n != 0 {
+		t.Errorf("%v allocations for one node", n)
+	}
 }
 
 // F6: while somebody searches for circles, flights that have nothing to do with
@@ -107,8 +141,8 @@ func TestEdgesGoOnce(t *testing.T) {
 	if enter(all(&a), &b) == nil {
 		t.Fatal("a circle")
 	}
-	if n := b.edgesIn(); n != 1 || a.mu.waits[&b] != 1 {
-		t.Errorf("the other edge went, too: %d, awaited %d times", a.mu.waits[&b], n)
+	if n := b.edgesIn(); n != 1 || a.mu.waits.to(&b) != 1 {
+		t.Errorf("the other edge went, too: %d, awaited %d times", a.mu.waits.to(&b), n)
 	}
 	oblige(all(&a), all(&b))
 	a.settle()
@@ -129,7 +163,7 @@ func TestEdgesGoOnce(t *testing.T) {
 		t.Error(err)
 	}
 	left.GetOff() // its caller does not come to ride
-	if n := len(whole.node.mu.waits); n != 0 {
+	if n := whole.node.mu.waits.len(); n != 0 {
 		t.Errorf("%d edges of a creator that waits for nothing", n)
 	}
 }
@@ -221,8 +255,8 @@ func TestOwnedUnderOwned(t *testing.T) {
 		f := New[int](ctx, "constants", "owned")
 		ctx = context.WithoutCancel(f.Own(ctx)) // as constants do: the creator ends before
 		owned = append(owned, f)
-		if n := len(identityOf(ctx).nodes); n != 2 || len(f.node.mu.waits) != 2 {
-			t.Fatalf("beside %d: %d nodes, %d edges", len(owned), n, len(f.node.mu.waits))
+		if n := len(identityOf(ctx).nodes); n != 2 || f.node.mu.waits.len() != 2 {
+			t.Fatalf("beside %d: %d nodes, %d edges", len(owned), n, f.node.mu.waits.len())
 		}
 	}
 	if !Within(ctx, "room", "creator") || Within(ctx, "room", "other") {
