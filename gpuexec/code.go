@@ -85,6 +85,14 @@ func (c Code) key(params []Param) string {
 		b = canon.AppendInts(b, 1, []int64{int64(p.Kind), p.Bytes, int64(p.Align), p.Round})
 		b = canon.AppendInts(b, 2, p.Times)
 	}
+	for i, p := range params { // where neither is said, keys are as they were before they could be
+		if p.ReadOnly {
+			b = canon.AppendInt(b, 10, int64(i))
+		}
+		if p.WriteOnly {
+			b = canon.AppendInt(b, 11, int64(i))
+		}
+	}
 	digest := sha256.Sum256(b)
 	return c.Language + " " + c.Entry + " " + hex.EncodeToString(digest[:])
 }

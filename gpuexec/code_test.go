@@ -74,6 +74,8 @@ func TestKeyOfCode(t *testing.T) {
 			p[0].Times = []int{1}
 		case "Round":
 			p[0].Times, p[0].Round = []int{1}, 16
+		case "ReadOnly", "WriteOnly":
+			field.SetBool(true)
 		default:
 			field.SetInt(16)
 		}
@@ -85,6 +87,14 @@ func TestKeyOfCode(t *testing.T) {
 	joined := fullCode()
 	joined.Options = []string{"-a-b"}
 	add("options joined", joined, params)
+}
+
+// K4: a field that came later leaves the keys of what does not have it.
+func TestKeysStay(t *testing.T) {
+	src, err := fullCode().Source(gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 8, Align: 4}, gpuexec.Param{Kind: gpuexec.ParamU32})
+	if want := "c main e1300b732ae58f19a2396089dce08b849b0600d66b9fdae6489caa32d5c4b45a"; err != nil || src.Key != want {
+		t.Errorf("%s, %v; want %s", src.Key, err, want)
+	}
 }
 
 // K6: a key that was made up, or a code that was changed after its key was made, is
@@ -145,6 +155,7 @@ func TestCodeIsChecked(t *testing.T) {
 		"no kind": {}, "unknown kind": {Kind: 200}, "a negative size": {Kind: gpuexec.ParamBuffer, Bytes: -1},
 		"a struct of nothing": {Kind: gpuexec.ParamStruct}, "a number with a size": {Kind: gpuexec.ParamF64, Bytes: 8},
 		"an aligned number": {Kind: gpuexec.ParamU8, Align: 4}, "a negative alignment": {Kind: gpuexec.ParamBuffer, Align: -4},
+		"only read and only written": {Kind: gpuexec.ParamBuffer, ReadOnly: true, WriteOnly: true}, "a number that is only read": {Kind: gpuexec.ParamU8, ReadOnly: true},
 		"times what is not there": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{3}}, "times a place below 0": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{-1}},
 		"times itself": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{0}}, "times a float": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{1}},
 		"nothing times": {Kind: gpuexec.ParamBuffer, Times: []int{2}}, "local memory times": {Kind: gpuexec.ParamLocal, Bytes: 4, Times: []int{2}},

@@ -75,6 +75,11 @@ type Param struct {
 	// Bytes of 4, Times of 3 and 1000 as parameter 3, it has at least 4000 bytes.
 	Times []int
 	Round int64 // the last of Times counts as the next multiple of it; 0 = as it is
+	// ReadOnly and WriteOnly are of a buffer; without either it is read and written. On
+	// vulkan, launches of one sequence may overlap that share no bytes which one of them
+	// writes; ReadOnly is refused there where the module can write. On other backends they
+	// change nothing. They are part of the key.
+	ReadOnly, WriteOnly bool
 }
 
 // checkParams refuses parameters that cannot be.
@@ -88,6 +93,8 @@ func checkParams(op, name string, params []Param) error {
 			return fault.Invalidf(op, "%s: parameter %d, a %s, of %d bytes: want the size of a struct, the least of a buffer or of local memory, and 0 of a number", name, i, p.Kind.name(), p.Bytes)
 		case p.Align < 0 || p.Align != 0 && p.Kind != ParamBuffer:
 			return fault.Invalidf(op, "%s: parameter %d, a %s, with an alignment of %d: want one of a buffer", name, i, p.Kind.name(), p.Align)
+		case (p.ReadOnly || p.WriteOnly) && p.Kind != ParamBuffer, p.ReadOnly && p.WriteOnly:
+			return fault.Invalidf(op, "%s: parameter %d, a %s, is only read %v, only written %v: want one of them, of a buffer, or none", name, i, p.Kind.name(), p.ReadOnly, p.WriteOnly)
 		case p.Round < 0 || (p.Round != 0 || len(p.Times) > 0) && (p.Kind != ParamBuffer || p.Bytes == 0 || len(p.Times) == 0):
 			return fault.Invalidf(op, "%s: parameter %d, a %s of %d bytes, times %v rounded to %d: want the bytes of a buffer, times something", name, i, p.Kind.name(), p.Bytes, p.Times, p.Round)
 		}

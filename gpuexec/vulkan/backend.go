@@ -46,8 +46,8 @@ type Backend struct {
 }
 
 // counts are of all devices of a backend. leaked are objects of the drivers that a
-// closed device had left.
-type counts struct{ pipelines, told, cacheHits, fromGLSL, leaked atomic.Int64 }
+// closed device had left, barriers those between launches.
+type counts struct{ pipelines, told, cacheHits, fromGLSL, leaked, barriers atomic.Int64 }
 
 // Stats counts what all devices of a backend did.
 type Stats struct {

@@ -101,9 +101,20 @@ func (s shader) source(op ops.Op) (gpuexec.Source, error) {
 		}
 		code.Constants[uint32(1+i)] = gpuexec.BytesOf([]uint32{value})
 	}
-	source, err := code.Source(general.Params(op, panel)...)
+	source, err := code.Source(params(op)...)
 	source.Name = s.module
 	return source, err
+}
+
+// params are the operation's, of whose tensors the last is the output.
+func params(op ops.Op) []gpuexec.Param {
+	all := general.Params(op, panel)
+	last := len(general.Elements(op, panel)) - 1
+	for i := range last {
+		all[i].ReadOnly = true
+	}
+	all[last].WriteOnly = true
+	return all
 }
 
 // terms is how many numbers an operation adds up for one.

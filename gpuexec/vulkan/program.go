@@ -21,6 +21,7 @@ type program struct {
 	d       *device
 	key     string
 	glsl    bool
+	writes  []bool               // by buffer
 	request pipelinefile.Request // but for the size of a group
 	first   *pipeline            // as compiled
 
@@ -99,6 +100,11 @@ func codeOf(src gpuexec.Source) (gpuexec.Code, error) {
 func (d *device) program(ctx context.Context, src gpuexec.Source, code gpuexec.Code, words []uint32) (gpuexec.Program, error) {
 	p := &program{d: d, key: src.Key, glsl: code.Language == GLSL}
 	p.mu.leases = make(map[gpuexec.Size]*pipelinefile.Lease)
+	for _, q := range src.Params {
+		if q.Kind == gpuexec.ParamBuffer {
+			p.writes = append(p.writes, !q.ReadOnly)
+		}
+	}
 	var err error
 	if p.request, err = d.request(src, code, words); err != nil {
 		return nil, err
@@ -156,6 +162,9 @@ func (p *pipeline) fits(params []gpuexec.Param) error {
 	for i, q := range params {
 		switch q.Kind {
 		case gpuexec.ParamBuffer:
+			if q.ReadOnly && buffers < len(p.bindings) && !p.module.Bindings[buffers].ReadOnly {
+				return fault.Invalidf("vulkan: compile", "parameter %d is ReadOnly, the module can write binding %d: declare it readonly there", i, p.bindings[buffers].Number)
+			}
 			buffers++
 			continue
 		case gpuexec.ParamLocal:

@@ -23,6 +23,7 @@ type queue struct {
 	staging   *block // for copies, made for the first
 	parts     []vk.BufferPart
 	push      []byte
+	hazards   hazards
 }
 
 // texelBytes is what a texel has: 4 float32.
@@ -60,7 +61,8 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 	if err := q.begin(); err != nil {
 		return err
 	}
-	if q.launches > 0 {
+	if q.hazards.next(q.parts, p.(*program).writes) {
+		q.d.b.counts.barriers.Add(1)
 		q.commands.Barrier()
 	}
 	q.launches++
@@ -140,6 +142,7 @@ func (q *queue) flush() error {
 		return nil
 	}
 	q.recording, q.launches, q.buffers = false, 0, 0
+	q.hazards.clear()
 	q.commands.Barrier()
 	return q.line.run(q.commands)
 }

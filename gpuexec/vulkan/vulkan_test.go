@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -352,30 +351,6 @@ func TestPipelineFile(t *testing.T) {
 	}
 	if r := use(); len(r) != 0 {
 		t.Errorf("after it was saved again: %v", r)
-	}
-}
-
-// E3: Khronos' validation layers, which know what a driver may rely on, say nothing
-// about what this package does, synchronisation included.
-func TestValidation(t *testing.T) {
-	const layer = "VK_LAYER_KHRONOS_validation"
-	driven(t, Config{})
-	settings := filepath.Join(t.TempDir(), "vk_layer_settings.txt")
-	const text = "khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG\nkhronos_validation.report_flags = error,warn,perf\n" +
-		"khronos_validation.log_filename = stdout\nkhronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT\n"
-	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("VK_INSTANCE_LAYERS", layer) // for the loader of another process: this one's is there
-	t.Setenv("VK_LAYER_SETTINGS_PATH", settings)
-	t.Setenv("VK_LOADER_DEBUG", "layer")
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "TestKernels|TestWorkers|TestContract$|TestOperations|TestTexels", "-test.v")
-	out, err := c.CombinedOutput()
-	if !strings.Contains(string(out), `Insert instance layer "`+layer) {
-		t.Skip("the layer is not installed (Debian: vulkan-validationlayers)")
-	}
-	if err != nil || strings.Contains(string(out), "msgNum") {
-		t.Errorf("%v\n%s", err, out)
 	}
 }
 

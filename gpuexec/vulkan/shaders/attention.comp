@@ -7,7 +7,7 @@
 // sequence. A group takes 64 keys at a time, in order: where a greater score comes, what
 // was summed before shrinks (online softmax: M. Milakov and N. Gimelshein, 2018). out may
 // be q: it is written last.
-layout(std430, binding = 0) buffer Q { float q[]; };
+layout(std430, binding = 0) readonly buffer Q { float q[]; };
 layout(std430, binding = 1) readonly buffer K { float k[]; };
 layout(std430, binding = 2) readonly buffer V { float v[]; };
 layout(std430, binding = 3) readonly buffer Starts { int starts[]; };

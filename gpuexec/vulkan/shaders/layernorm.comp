@@ -3,7 +3,7 @@
 #include "grid.glsl"
 #include "rows.glsl"
 // out = (x - mean) / sqrt(variance + epsilon) gamma + beta for each row. out may be x.
-layout(std430, binding = 0) buffer X { float x[]; };
+layout(std430, binding = 0) readonly buffer X { float x[]; };
 layout(std430, binding = 1) readonly buffer Gamma { float gamma[]; };
 layout(std430, binding = 2) readonly buffer Beta { float beta[]; };
 layout(std430, binding = 3) buffer Out { float outs[]; };

@@ -6,7 +6,7 @@
 // out = e^(x - largest) / sum over the first keys of each row, as many as the item has,
 // and 0 over the others. out may be x. With as many queries as keys, rows from the length
 // on are padding, too.
-layout(std430, binding = 0) buffer X { float x[]; };
+layout(std430, binding = 0) readonly buffer X { float x[]; };
 layout(std430, binding = 1) readonly buffer Lengths { int lengths[]; };
 layout(std430, binding = 2) buffer Out { float outs[]; };
 layout(push_constant) uniform Dims { uint batch, heads, queries, keys; };

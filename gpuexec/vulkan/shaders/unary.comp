@@ -4,7 +4,7 @@
 #include "math.glsl"
 // out = tanh(x), or gelu(x). out may be x.
 layout(constant_id = 1) const bool tangent = false;
-layout(std430, binding = 0) buffer X { float x[]; };
+layout(std430, binding = 0) readonly buffer X { float x[]; };
 layout(std430, binding = 1) buffer Out { float outs[]; };
 layout(push_constant) uniform Dims { uint rows, width; };
 

@@ -39,9 +39,10 @@ const NoID = math.MaxUint32
 
 // Binding is a buffer in descriptor set 0.
 type Binding struct {
-	Number  uint32
-	Uniform bool // a uniform buffer
-	Texels  bool // a texel buffer that is read as vectors of 4 float32; else a storage buffer
+	Number   uint32
+	Uniform  bool // a uniform buffer
+	Texels   bool // a texel buffer that is read as vectors of 4 float32; else a storage buffer
+	ReadOnly bool // the module does not write it
 }
 
 // Limits of what is read.
@@ -112,6 +113,7 @@ const (
 	decorationArrayStride  = 6
 	decorationMatrixStride = 7
 	decorationBuiltIn      = 11
+	decorationNonWritable  = 24
 	decorationBinding      = 33
 	decorationSet          = 34
 	decorationOffset       = 35
@@ -328,16 +330,31 @@ func (r *reader) variable(m *Module, id uint32) error {
 			return unsupported("variable %d is an array of buffers: give each buffer a binding", id)
 		}
 		_, storage := r.decor[to][decorationBufferBlock]
-		return r.bind(m, id, Binding{Uniform: class == storageUniform && !storage})
+		uniform := class == storageUniform && !storage
+		return r.bind(m, id, Binding{Uniform: uniform, ReadOnly: uniform || r.readOnly(id, to)})
 	case storageWorkgroup:
 		m.SharedBytes = min(m.SharedBytes+r.bytes(to, nil, 0), most)
 	case storageUniformConstant:
 		if !r.texels(to) {
 			return unsupported("variable %d is an image or a sampler: want storage, uniform and texel buffers (textureBuffer)", id)
 		}
-		return r.bind(m, id, Binding{Texels: true})
+		return r.bind(m, id, Binding{Texels: true, ReadOnly: true})
 	}
 	return nil
+}
+
+// readOnly reports whether a variable, or each member of the struct that it is, is
+// declared so.
+func (r *reader) readOnly(id, of uint32) bool {
+	if _, whole := r.decor[id][decorationNonWritable]; whole {
+		return true
+	}
+	for i := range r.of[of].args {
+		if _, is := r.members[[2]uint32{of, uint32(i)}][decorationNonWritable]; !is {
+			return false
+		}
+	}
+	return true
 }
 
 // texels reports whether a type is a textureBuffer: vectors of 4 float32, read only.

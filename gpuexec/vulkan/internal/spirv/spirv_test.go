@@ -32,13 +32,13 @@ func words(t testing.TB, name string) []uint32 {
 // What a shader declares is read out of its module.
 func TestRead(t *testing.T) {
 	none := [3]uint32{spirv.NoID, spirv.NoID, spirv.NoID}
-	two := []spirv.Binding{{Number: 0}, {Number: 1}}
+	two := []spirv.Binding{{Number: 0, ReadOnly: true}, {Number: 1}}
 	for name, want := range map[string]*spirv.Module{
 		"axpy":   {Bindings: two, PushBytes: 8, Constants: map[uint32]uint8{0: 4, 1: 4}, LocalSize: [3]uint32{1, 1, 1}, LocalIDs: [3]uint32{0, spirv.NoID, spirv.NoID}},
 		"sum":    {Bindings: two, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{128, 1, 1}, LocalIDs: none, SharedBytes: 512},
-		"texels": {Bindings: []spirv.Binding{{Number: 0, Texels: true}, {Number: 1}}, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{4, 1, 1}, LocalIDs: none},
+		"texels": {Bindings: []spirv.Binding{{Number: 0, Texels: true, ReadOnly: true}, {Number: 1}}, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{4, 1, 1}, LocalIDs: none},
 		// A matrix, an array of structs and a uniform buffer in the bindings 5, 2 and 3.
-		"layouts": {Bindings: []spirv.Binding{{Number: 2}, {Number: 3, Uniform: true}, {Number: 5}}, PushBytes: 116,
+		"layouts": {Bindings: []spirv.Binding{{Number: 2}, {Number: 3, Uniform: true, ReadOnly: true}, {Number: 5}}, PushBytes: 116,
 			Constants: map[uint32]uint8{3: 8, 7: 4}, LocalSize: [3]uint32{4, 2, 8}, LocalIDs: none},
 	} {
 		got, err := spirv.Read(words(t, name), "main", nil)
