@@ -91,3 +91,8 @@ func TestProgramsSayTheirBlocks(t *testing.T) {
 func TestSpecialNumbers(t *testing.T) {
 	generaltest.SpecialNumbers(t, device(t).(ops.Library), must(cpu.New("auto")))
 }
+
+// BenchmarkOperations runs what MiniLM does at 128 tokens, and a wider product, in turns with cpu.
+func BenchmarkOperations(b *testing.B) {
+	generaltest.Beside(b, device(b).(ops.Library), must(cpu.New("auto")))
+}
