@@ -1,6 +1,7 @@
 package opencl_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -90,6 +91,25 @@ func TestProgramsSayTheirBlocks(t *testing.T) {
 // what they give on cpu, whole and in the tail of a row.
 func TestSpecialNumbers(t *testing.T) {
 	generaltest.SpecialNumbers(t, device(t).(ops.Library), must(cpu.New("auto")))
+}
+
+// E8: gelu is as accurate as it says.
+func TestGELUIsAccurate(t *testing.T) {
+	lib := device(t).(ops.Library)
+	x := make([]float32, 1<<16)
+	for i := range x {
+		x[i] = 20 * (float32(i)/float32(len(x)) - 0.5)
+	}
+	e, op := generaltest.Open(t, lib, 1), ops.New(ops.GELU, 1, int64(len(x)))
+	b := upload(t, e, x)
+	generaltest.Launch(t, e, lib, op, b, b)
+	for i, got := range download[float32](t, e, b) {
+		v := float64(x[i])
+		want := v / 2 * math.Erfc(-v/math.Sqrt2)
+		if off := math.Abs(float64(got) - want); !(off <= max(4e-7, 1.2e-7*math.Abs(want))) {
+			t.Fatalf("gelu of %v is %v, want %v", v, got, want)
+		}
+	}
 }
 
 // BenchmarkOperations runs what MiniLM does at 128 tokens, and a wider product, in turns with cpu.

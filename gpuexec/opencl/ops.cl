@@ -64,12 +64,31 @@ kernel void op_add(global const float *a, global const float *b, global float *o
 #endif
 
 #ifdef GELU
+// gelu is x/2 (1 + erf(x/sqrt 2)) with an absolute error below 4e-7, by the polynomial of
+// package gpuexec/cpu's kernels: x itself from 6 on, and 0 from -6 down.
+float16 gelu(float16 x) {
+	float16 a = fabs(x), g = -2.232129758805712e-11f;
+	a = a > 6.0f ? 6.0f : a;
+	float16 square = (6 - a) * (6 - a), u = a - 2;
+	g = fma(g, u, 1.1795887877585898e-10f);
+	g = fma(g, u, 3.896251377089044e-10f);
+	g = fma(g, u, -3.0288145325130245e-09f);
+	g = fma(g, u, -1.3910003149320005e-09f);
+	g = fma(g, u, 3.9002706841984036e-08f);
+	g = fma(g, u, -4.110482265673454e-08f);
+	g = fma(g, u, -2.8665979812103615e-07f);
+	g = fma(g, u, 7.411110800603637e-07f);
+	g = fma(g, u, 6.991635927988682e-07f);
+	g = fma(g, u, -4.850094683206407e-06f);
+	g = fma(g, u, 5.554232302529272e-06f);
+	return (x < 0 ? 0 : x) - a * (square * square * square) * g;
+}
+
 kernel void op_gelu(global const float *x, global float *out, uint rows, uint width) {
 	EACH_ROW(rows) {
 		for (uint i = 0; i < width; i += 16) {
 			float16 v = get(x + row * width + i, width - i);
-			v = v < -16.0f ? (float16)-16.0f : v; // there it is 0, of minus infinity too
-			put(0.5f * v * (1 + erf(v * 0.70710678118654752f)), out + row * width + i, width - i);
+			put(gelu(v), out + row * width + i, width - i);
 		}
 	}
 }
