@@ -132,6 +132,14 @@ func (f found) side() int64 {
 	return side(f.limits)
 }
 
+// units are the compute units of the device that the operations are written for.
+func (b backend) units() int {
+	if all := listed(); b.cfg.Device >= 0 && b.cfg.Device < len(all) {
+		return max(all[b.cfg.Device].info.ComputeUnits, 1)
+	}
+	return 1
+}
+
 func (l *library) platforms() (all []handle, code int32) {
 	keepSignals(func() {
 		var n uint32

@@ -20,12 +20,11 @@ var _ ops.Library = backend{}
 
 // What ops.cl is written for.
 const (
-	tileRows = 8
-	panel    = 32 // columns of a tile
-	tall     = 64 // rows that a group of a batch_matmul or an attention gives
-	mostRows = 512
+	panel      = 32  // columns of a tile
+	eachUnit   = 32  // groups of a launch, for each unit of the device
+	mostGroups = 512 // of a launch
 
-	mostTiles = 1 << 15 // of a matmul, each way
+	mostTiles = 1 << 15 // of a product in local memory, each way
 	mostWidth = 1024    // of a head of an attention, whose sums a group keeps
 )
 
@@ -87,29 +86,18 @@ func (b backend) Source(op ops.Op) (gpuexec.Source, error) {
 	return sources.Of(v, v.source)
 }
 
-// Launch implements ops.Library: a group for each tile of a product and for each row of
-// what else there is. Many rows share groups, as PoCL has other code for more of them.
+// Launch implements ops.Library. A program has one grid for every shape, whose groups share
+// the work: PoCL before version 6 cannot run it in two grids at once (see grids), and callers of
+// several shapes would wait for each other. Products in tiles of local memory are for other drivers.
 func (b backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
 	d, side := op.Dims, b.variant(op).side
-	parts := func(n, size int64) int { return int(general.Parts(n, size)) }
-	tiles := func(n, size int64) int { return min(parts(n, size), mostTiles) }
-	few := func(rows int64) int { return int(min(rows, mostRows)) }
-	var grid gpuexec.Size
+	tiles := func(n int64) int { return min(int(general.Parts(n, side)), mostTiles) }
+	grid := gpuexec.Size{min(eachUnit*b.units(), mostGroups)}
 	switch {
 	case op.Kind == ops.MatMul && side > 0:
-		grid = gpuexec.Size{tiles(d[0], side), tiles(d[2], side), 1}
+		grid = gpuexec.Size{tiles(d[0]), tiles(d[2]), 1}
 	case op.Kind == ops.BatchMatMul && side > 0:
-		grid = gpuexec.Size{tiles(d[2], side), tiles(d[4], side), few(d[0] * d[1])}
-	case op.Kind == ops.MatMul:
-		grid = gpuexec.Size{tiles(d[0], tileRows), tiles(d[2], panel)}
-	case op.Kind == ops.BatchMatMul:
-		grid = gpuexec.Size{parts(d[4], panel), parts(d[2], tall), few(d[0] * d[1])}
-	case op.Kind == ops.Attention:
-		grid = gpuexec.Size{min(parts(d[0], tall), mostRows), few(d[1])}
-	case op.Kind == ops.Softmax, op.Kind == ops.Reorder:
-		grid = gpuexec.Size{few(d[0] * d[1] * d[2])}
-	default:
-		grid = gpuexec.Size{few(d[0])}
+		grid = gpuexec.Size{tiles(d[2]), tiles(d[4]), int(min(d[0]*d[1], mostGroups))}
 	}
 	return grid, general.Values(op)
 }

@@ -56,21 +56,26 @@ func TestIdsOutsideOfTheTable(t *testing.T) { generaltest.Ids(t, device(t).(ops.
 // reads its own rows alone.
 func TestLengthsOutsideOfTheKeys(t *testing.T) { generaltest.Lengths(t, device(t).(ops.Library)) }
 
-// P6: no launch has 2^16 blocks one way, but for rows or columns of one head beyond two
-// million: PoCL compiles other code for so many, which is in no blob.
-func TestGridsAreSmall(t *testing.T) {
+// E5: a program has one grid, whatever the shape: PoCL runs it for two callers at once then. P6: the
+// grid is small, since PoCL compiles other code for 2^16 blocks one way, which is in no blob.
+func TestOneGridForEveryShape(t *testing.T) {
 	lib := library()
 	for _, op := range generaltest.Programs() {
-		for i := range op.Kind.Dims() {
-			large := op
-			if large.Dims[i] <<= 24; op.Kind == ops.BatchMatMul && i > 1 {
-				continue
-			}
-			if grid, _ := lib.Launch(large); slices.Max(grid[:]) >= 1<<16 {
-				t.Errorf("%s: a grid of %v", large, grid)
+		grid, _ := lib.Launch(op)
+		if slices.Max(grid[:]) >= 1<<16 {
+			t.Errorf("%s: a grid of %v", op, grid)
+		}
+		for _, by := range []int64{2, 5, 1000} {
+			if other, _ := lib.Launch(generaltest.Scaled(op, by)); other != grid {
+				t.Errorf("%s: a grid of %v, and of %v for dimensions that are %d times as large", op, grid, other, by)
 			}
 		}
 	}
+}
+
+// E8: the bits do not depend on how many groups share the work.
+func TestAnyNumberOfGroups(t *testing.T) {
+	generaltest.Grids(t, device(t).(ops.Library), gpuexec.Size{1}, gpuexec.Size{3}, gpuexec.Size{64}, gpuexec.Size{500})
 }
 
 // E3: a weight is bounded as it lies on the device, its last panel filled up.

@@ -6,8 +6,11 @@
 // (SPEC E8). So multiply-adds are written as such, and the compiler makes none of its own.
 #pragma OPENCL FP_CONTRACT OFF
 
-// A group takes a row, and goes on with the row that is as many behind it as there are groups.
-#define EACH_ROW(rows) for (uint row = get_group_id(0); row < (rows); row += get_num_groups(0))
+// share is where the part of this group begins, or of one behind it, of what groups share.
+uint share(uint all, uint behind) { return (ulong)all * (get_group_id(0) + behind) / get_num_groups(0); }
+
+// A group takes its share of what there is, in order.
+#define EACH(i, all) for (uint i = share(all, 0), last = share(all, 1); i < last; i++)
 
 // FEW is for the ends of rows: such a function is compiled once, not wherever it is called.
 #define FEW __attribute__((noinline))
@@ -46,7 +49,7 @@ uint within(int length, uint stored) { return min((uint)length, stored); }
 
 #ifdef GATHER
 kernel void op_gather(global const int *ids, global const float *table, global float *out, uint rows, uint width, uint entries) {
-	EACH_ROW(rows) {
+	EACH(row, rows) {
 		uint id = ids[row];
 		for (uint i = 0; i < width; i += 16)
 			put(id < entries ? get(table + id * width + i, width - i) : (float16)0, out + row * width + i, width - i);
@@ -56,7 +59,7 @@ kernel void op_gather(global const int *ids, global const float *table, global f
 
 #ifdef ADD
 kernel void op_add(global const float *a, global const float *b, global float *out, uint rows, uint width, uint period) {
-	EACH_ROW(rows) {
+	EACH(row, rows) {
 		for (uint i = 0; i < width; i += 16)
 			put(get(a + row * width + i, width - i) + get(b + row % period * width + i, width - i), out + row * width + i, width - i);
 	}
@@ -85,7 +88,7 @@ float16 gelu(float16 x) {
 }
 
 kernel void op_gelu(global const float *x, global float *out, uint rows, uint width) {
-	EACH_ROW(rows) {
+	EACH(row, rows) {
 		for (uint i = 0; i < width; i += 16) {
 			float16 v = get(x + row * width + i, width - i);
 			put(gelu(v), out + row * width + i, width - i);
@@ -96,7 +99,7 @@ kernel void op_gelu(global const float *x, global float *out, uint rows, uint wi
 
 #ifdef TANH
 kernel void op_tanh(global const float *x, global float *out, uint rows, uint width) {
-	EACH_ROW(rows) {
+	EACH(row, rows) {
 		for (uint i = 0; i < width; i += 16) put(tanh(get(x + row * width + i, width - i)), out + row * width + i, width - i);
 	}
 }
@@ -104,7 +107,7 @@ kernel void op_tanh(global const float *x, global float *out, uint rows, uint wi
 
 #ifdef SLICE
 kernel void op_slice(global const float *x, global float *out, uint batch, uint rows, uint width) {
-	EACH_ROW(batch) {
+	EACH(row, batch) {
 		for (uint i = 0; i < width; i += 16) put(get(x + row * rows * width + i, width - i), out + row * width + i, width - i);
 	}
 }
@@ -112,7 +115,7 @@ kernel void op_slice(global const float *x, global float *out, uint batch, uint 
 
 #ifdef REORDER
 kernel void op_reorder(global const float *x, global float *out, uint a, uint b, uint c, uint d) {
-	EACH_ROW(a * b * c) { // of out, which is [a, c, b, d]
+	EACH(row, a * b * c) { // of out, which is [a, c, b, d]
 		uint from = (row / b / c * b + row % b) * c + row / b % c;
 		for (uint i = 0; i < d; i += 16) put(get(x + from * d + i, d - i), out + row * d + i, d - i);
 	}
@@ -121,7 +124,7 @@ kernel void op_reorder(global const float *x, global float *out, uint a, uint b,
 
 #ifdef LAYERNORM
 kernel void op_layernorm(global const float *x, global const float *gamma, global const float *beta, global float *out, uint rows, uint width, float epsilon) {
-	EACH_ROW(rows) {
+	EACH(row, rows) {
 		global const float *from = x + row * width;
 		global float *to = out + row * width;
 		uint whole = width - width % 16, i;
@@ -143,7 +146,7 @@ kernel void op_layernorm(global const float *x, global const float *gamma, globa
 
 #ifdef SOFTMAX
 kernel void op_softmax(global const float *x, global const int *lengths, global float *out, uint batch, uint heads, uint queries, uint keys) {
-	EACH_ROW(batch * heads * queries) {
+	EACH(row, batch * heads * queries) {
 		global const float *from = x + row * keys;
 		global float *to = out + row * keys;
 		uint length = within(lengths[row / queries / heads], keys), whole = length - length % 16, i;
@@ -207,16 +210,16 @@ void put_row(float16 left, float16 right, global float *p, uint n) {
 #endif
 
 #ifdef MATMUL
-// A group gives a tile, and goes on with the tiles that are as many behind it as there are
-// groups. The last rows of a tile are one and the same where there are fewer.
+// Tiles go down the rows of a panel. The last rows of a tile are one and the same where there
+// are fewer.
 kernel void op_matmul(global const float *x, global const float16 *weight,
 #ifdef BIAS
 		global const float *bias,
 #endif
 		global float *out, uint m, uint k, uint n) {
-	for (uint column = get_group_id(1) * 32; column < n; column += get_num_groups(1) * 32)
-	for (uint first = get_group_id(0) * ROWS; first < m; first += get_num_groups(0) * ROWS) {
-		uint columns = n - column, rows = min(m - first, (uint)ROWS);
+	uint down = (m + ROWS - 1) / ROWS;
+	EACH(place, down * ((n + 31) / 32)) {
+		uint first = place % down * ROWS, column = place / down * 32, columns = n - column, rows = min(m - first, (uint)ROWS);
 		global const float *row[ROWS];
 		float16 sums[2 * ROWS], left = 0, right = 0;
 		#pragma unroll
@@ -243,10 +246,10 @@ kernel void op_matmul(global const float *x, global const float16 *weight,
 // time, turned where that is transposed.
 kernel void op_batch_matmul(global const float *a, global const float *b, global const int *lengths, global float *out,
 		uint batch, uint heads, uint m, uint k, uint n, float scale) {
-	uint column = get_group_id(0) * 32, begin = get_group_id(1) * DOWN;
-	if (column >= n || begin >= m) return;
-	uint columns = min(n - column, 32u), rows = min(m - begin, (uint)DOWN);
-	for (uint block = get_group_id(2); block < batch * heads; block += get_num_groups(2)) {
+	uint down = (m + DOWN - 1) / DOWN, across = (n + 31) / 32;
+	EACH(place, batch * heads * down * across) {
+		uint begin = place % down * DOWN, column = place / down % across * 32, block = place / down / across;
+		uint columns = min(n - column, 32u), rows = min(m - begin, (uint)DOWN);
 		float16 sums[2 * DOWN], part[2 * DEEP];
 		for (uint i = 0; i < 2 * DOWN; i++) sums[i] = 0;
 		uint depth = k;
@@ -290,9 +293,9 @@ kernel void op_batch_matmul(global const float *a, global const float *b, global
 kernel void op_attention(global const float *q, global const float *k, global const float *v, global const int *starts, global float *out,
 		uint tokens, uint heads, uint width, uint sequences, float scale) {
 	uint stride = heads * width, blocks = (width + 31) / 32, most = min((uint)DOWN, MOST_SUMS / 32 / max(blocks, 1u)) / ROWS * ROWS;
-	for (uint head = get_group_id(1); head < heads; head += get_num_groups(1))
-	for (uint block = get_group_id(0) * most; block < tokens; block += get_num_groups(0) * most)
-	for (uint first = block, rows; first < min(block + most, tokens); first += rows) {
+	uint down = most > 0 ? (tokens + most - 1) / most : 0;
+	EACH(place, heads * down)
+	for (uint head = place / down, block = place % down * most, first = block, rows; first < min(block + most, tokens); first += rows) {
 		uint sequence = 0; // the last that begins at first or before
 		for (uint n = sequences; n > 1;) {
 			uint half_of_n = n / 2;

@@ -11,3 +11,5 @@ func list() ([]gpuexec.DeviceInfo, error) { return nil, unavailable(elsewhere) }
 func (backend) open(int) (gpuexec.Device, error) { return nil, unavailable(elsewhere) }
 
 func (b backend) side() int64 { return side(b.other) }
+
+func (backend) units() int { return 1 }

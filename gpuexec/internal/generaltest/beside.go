@@ -1,13 +1,11 @@
 package generaltest
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/internal/general"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
@@ -63,49 +61,7 @@ const launches = 8 // of a sequence
 func sequence(b *testing.B, lib ops.Library, op ops.Op) func() error {
 	b.Helper()
 	e := Open(b, lib, 1)
-	src, err := lib.Source(op)
-	if err != nil {
-		b.Fatal(err)
-	}
-	grid, values := lib.Launch(op)
-	l := gpuexec.Launch{Kernel: Compile(b, e, src), Grid: grid}
-	for i, n := range general.Elements(op, 1) {
-		l.Args = append(l.Args, gpuexec.BufferArg(operand(b, e, lib, op, i, n)))
-	}
-	l.Args = append(l.Args, values...)
+	l, _ := launchOf(b, e, lib, op)
 	all := slices.Repeat([]gpuexec.Launch{l}, launches)
 	return func() error { return e.Submit(background, all...) }
-}
-
-// operand gives a tensor of an operation, of n numbers.
-func operand(b *testing.B, e *gpuexec.Executor, lib ops.Library, op ops.Op, at int, n int64) *gpuexec.Buffer {
-	b.Helper()
-	rnd := rand.New(rand.NewPCG(1, uint64(at)))
-	numbers := make([]float32, n)
-	for i := range numbers {
-		numbers[i] = float32(rnd.NormFloat64())
-	}
-	switch {
-	case op.Kind == ops.MatMul && at == 1:
-		form, err := lib.Prepare(op)
-		if err != nil {
-			b.Fatal(err)
-		}
-		packed := make([]float32, form.Bytes/4)
-		if err := form.Fill(gpuexec.BytesOf(packed), numbers); err != nil {
-			b.Fatal(err)
-		}
-		numbers = packed
-	case op.Kind == ops.Gather && at == 0:
-		ids := make([]int32, n)
-		for i := range ids {
-			ids[i] = int32(rnd.Int64N(op.Dims[2]))
-		}
-		return Upload(b, e, ids)
-	case op.Kind == ops.BatchMatMul && at == 2, op.Kind == ops.Softmax && at == 1:
-		return Upload(b, e, slices.Repeat([]int32{int32(op.Dims[2])}, int(n)))
-	case op.Kind == ops.Attention && at == 3:
-		return Upload(b, e, []int32{0, int32(op.Dims[0])}) // one sequence
-	}
-	return Upload(b, e, numbers)
 }
