@@ -41,7 +41,7 @@ type Driver struct {
 		sync.Mutex
 		contexts []*primary // of each device
 		current  map[int][]*primary
-		objects  map[uintptr]any // *primary, *stream, *event, *pool, *module, *kernel
+		objects  map[uintptr]any // *primary, *stream, *event, *pool, *module, *kernel, *graph, *plan
 		pinned   map[*byte][]byte
 		next     uintptr
 		loads    int
@@ -68,10 +68,11 @@ type block struct {
 }
 
 type stream struct {
-	of   *primary
-	busy sync.Mutex // held while it works
-	mu   sync.Mutex
-	work []func() int32 // under mu
+	of    *primary
+	busy  sync.Mutex // held while it works
+	mu    sync.Mutex
+	work  []func() int32 // under mu
+	graph *graph         // that captures it, under mu
 }
 
 // pool is one of memory, which is the context's here.
@@ -110,6 +111,9 @@ const (
 	timeout        = 702
 	misaligned     = 716
 	launchFailed   = 719
+
+	illegalState       = 401
+	captureUnsupported = 900
 )
 
 var codeNames = map[int32]string{
@@ -117,6 +121,7 @@ var codeNames = map[int32]string{
 	invalidContext: "CUDA_ERROR_INVALID_CONTEXT", noBinary: "CUDA_ERROR_NO_BINARY_FOR_GPU", invalidPTX: "CUDA_ERROR_INVALID_PTX",
 	unsupportedPTX: "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", invalidHandle: "CUDA_ERROR_INVALID_HANDLE", notFound: "CUDA_ERROR_NOT_FOUND",
 	illegalAddress: "CUDA_ERROR_ILLEGAL_ADDRESS", timeout: "CUDA_ERROR_LAUNCH_TIMEOUT", misaligned: "CUDA_ERROR_MISALIGNED_ADDRESS", launchFailed: "CUDA_ERROR_LAUNCH_FAILED",
+	illegalState: "CUDA_ERROR_ILLEGAL_STATE", captureUnsupported: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
 }
 
 // New makes a driver. Its functions stay for the life of the process.
@@ -238,6 +243,10 @@ func (d *Driver) destroy(p *primary) {
 			of = o.of
 		case *kernel:
 			of = o.module.of
+		case *graph:
+			of = o.of
+		case *plan:
+			of = o.of
 		}
 		if of == p {
 			delete(d.mu.objects, h)

@@ -56,6 +56,12 @@ func (d *Driver) functions() map[string]any {
 		"cuMemPoolDestroy":             func(h uintptr) int32 { return forget[*pool](d, h) },
 		"cuMemAllocFromPoolAsync":      d.allocFromPool,
 		"cuMemFreeAsync":               d.freeAsync,
+		"cuStreamBeginCapture_v2":      d.beginCapture,
+		"cuStreamEndCapture":           d.endCapture,
+		"cuGraphInstantiateWithFlags":  d.instantiate,
+		"cuGraphLaunch":                d.launchGraph,
+		"cuGraphExecDestroy":           func(h uintptr) int32 { return forget[*plan](d, h) },
+		"cuGraphDestroy":               func(h uintptr) int32 { return forget[*graph](d, h) },
 	}
 }
 
@@ -212,8 +218,11 @@ func (d *Driver) streamCreate(into *uintptr, _ uint32) int32 {
 
 func (d *Driver) streamSynchronize(handle uintptr) int32 {
 	s, _, code := object[*stream](d, handle)
-	if code != success {
+	switch {
+	case code != success:
 		return code
+	case s.captures():
+		return captureUnsupported
 	}
 	return d.drain(s)
 }
@@ -397,11 +406,15 @@ func (d *Driver) of(on, at, n uintptr, fn func([]byte)) int32 {
 	})
 }
 
-// add leaves work for a stream.
-func (s *stream) add(work func() int32) int32 {
+// add leaves work for a stream, or for the graph that captures it.
+func (s *stream) add(work ...func() int32) int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.work = append(s.work, work)
+	if s.graph != nil {
+		s.graph.work = append(s.graph.work, work...)
+	} else {
+		s.work = append(s.work, work...)
+	}
 	return success
 }
 
