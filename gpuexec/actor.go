@@ -178,7 +178,7 @@ func (s *shell) compile(c *compiling) {
 		s.begin(g, func() {
 			s.build(f, g, func(k *Kernel, err error) {
 				f.Settle()
-				s.ref.Tell(compiledMsg{f, k, err})
+				s.ref.Do(compiledMsg{f, k, err}, nil)
 			})
 		})
 	}

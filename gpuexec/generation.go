@@ -170,7 +170,7 @@ func (g *generation) work(e *Executor, w *worker) {
 					if w.lost {
 						e.ref.Tell(lostMsg{g, j, err})
 					}
-					e.ref.Tell(doneMsg{j, g.n, err})
+					e.ref.Do(doneMsg{j, g.n, err}, nil)
 				})
 			case <-g.over:
 				_ = apart(g.zone, w.queue.Close)
