@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -29,12 +30,18 @@ func (e *Encoder) submit(ctx context.Context, c *call) error {
 		e.mu.Unlock()
 		return fault.ErrClosed
 	}
+	alone := len(c.texts) == 1 && len(e.mu.idle) > 0 && e.mu.queue.tokens == 0
 	e.mu.queue.push(c)
-	for range min(len(e.mu.idle), len(c.texts)) { // nobody waits where a worker is idle
-		last := len(e.mu.idle) - 1
-		m := e.mu.idle[last]
-		e.mu.idle = e.mu.idle[:last]
-		go e.work(m)
+	if alone {
+		m := e.awake()
+		t := e.take()
+		e.mu.Unlock()
+		e.alone(ctx, m, t, c)
+		return c.err
+	}
+	for range min(len(e.mu.idle), len(c.texts)) { // where a worker is idle hardly anybody waits
+		m := e.awake()
+		go func() { e.work(m, e.next(m, nil)) }()
 	}
 	e.mu.Unlock()
 	select {
@@ -43,6 +50,27 @@ func (e *Encoder) submit(ctx context.Context, c *call) error {
 		e.leave(c, ctx.Err())
 	}
 	return c.err
+}
+
+// awake gives an idle worker's model.
+func (e *Encoder) awake() *forward.Model {
+	last := len(e.mu.idle) - 1
+	m := e.mu.idle[last]
+	e.mu.idle = e.mu.idle[:last]
+	return m
+}
+
+// alone has the one text of a call, which is all of a turn, computed by the caller itself:
+// where cores are busy, each change of goroutine may have to wait for one.
+func (e *Encoder) alone(ctx context.Context, m *forward.Model, t turn, c *call) {
+	defer func() { // also where a listener of the runtime ends the goroutine
+		if others := e.next(m, t.batch); others.batch != nil {
+			go e.work(m, others)
+		}
+	}()
+	until := guard.Context(ctx)
+	defer context.AfterFunc(until, func() { e.leave(c, until.Err()) })()
+	e.compute(m, t)
 }
 
 // leave ends a call, and the batches in which nobody is left: at most one a worker.
@@ -57,43 +85,48 @@ func (e *Encoder) leave(c *call, err error) {
 	}
 }
 
+// turn is a batch, nil where nobody waits, and what to announce before, if that has changed.
+type turn struct {
+	batch   *batch
+	soon    []shapegroups.Shape
+	changed bool
+}
+
 // work computes batches with a model until nobody waits.
-func (e *Encoder) work(m *forward.Model) {
-	var done *batch
-	for {
-		b, next, changed := e.next(m, done)
-		if b == nil {
-			return
-		}
-		if changed {
-			_ = e.session.Announce(next...) // SPEC S2; it fails where the session is closing, which Run tells
-		}
-		e.compute(m, b)
-		done = b
+func (e *Encoder) work(m *forward.Model, t turn) {
+	for t.batch != nil {
+		e.compute(m, t)
+		t = e.next(m, t.batch)
 	}
 }
 
-// next gives a worker its next batch after one that is done, and what to announce if that
-// has changed. Where nobody waits the worker is idle from then on, or ends with the encoder.
-func (e *Encoder) next(m *forward.Model, done *batch) (b *batch, soon []shapegroups.Shape, changed bool) {
+// next gives a worker its next turn after a batch that is done. Where nobody waits the worker
+// is idle from then on, or ends with the encoder.
+func (e *Encoder) next(m *forward.Model, done *batch) turn {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if done != nil {
 		e.settle(done)
 	}
+	t := e.take()
+	switch {
+	case t.batch != nil:
+	case e.mu.closing:
+		go e.retire(m)
+	default:
+		e.mu.idle = append(e.mu.idle, m)
+	}
+	return t
+}
+
+// take takes the next batch from the line. The lock is held.
+func (e *Encoder) take() (t turn) {
 	texts := e.mu.queue.take()
 	if len(texts) == 0 {
-		closing := e.mu.closing
-		if !closing {
-			e.mu.idle = append(e.mu.idle, m)
-		}
-		e.mu.Unlock()
-		if closing {
-			e.retire(m)
-		}
-		return nil, nil, false
+		return t
 	}
-	defer e.mu.Unlock()
-	b = &batch{texts: texts}
+	b := &batch{texts: texts}
+	t.batch = b
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, t := range texts {
 		b.ids = append(b.ids, slices.Clone(t.of.texts[t.at]))
@@ -104,12 +137,12 @@ func (e *Encoder) next(m *forward.Model, done *batch) (b *batch, soon []shapegro
 	}
 	e.mu.running = append(e.mu.running, b)
 	if soonest := e.upcoming(); soonest != e.mu.announced {
-		e.mu.announced, changed = soonest, true
+		e.mu.announced, t.changed = soonest, true
 		if !soonest.IsZero() {
-			soon = append(soon, soonest)
+			t.soon = append(t.soon, soonest)
 		}
 	}
-	return b, soon, changed
+	return t
 }
 
 // upcoming is the shape of the batch that comes next, as far as one knows; zero where
@@ -134,9 +167,17 @@ func (e *Encoder) settle(done *batch) {
 	}
 }
 
-// compute computes a batch. Where that fails its texts are computed one by one: what is
+// compute computes the batch of a turn.
+func (e *Encoder) compute(m *forward.Model, t turn) {
+	if t.changed {
+		_ = e.session.Announce(t.soon...) // SPEC S2; it fails where the session is closing, which Run tells
+	}
+	e.run(m, t.batch)
+}
+
+// run computes a batch. Where that fails its texts are computed one by one: what is
 // wrong with one is no error of the others.
-func (e *Encoder) compute(m *forward.Model, b *batch) {
+func (e *Encoder) run(m *forward.Model, b *batch) {
 	a, err := m.RunTyped(b.ctx, b.ids, b.types)
 	if err == nil {
 		rows := a.Output
@@ -153,7 +194,7 @@ func (e *Encoder) compute(m *forward.Model, b *batch) {
 	}
 	for i := range b.texts {
 		if b.ctx.Err() == nil {
-			e.compute(m, &batch{texts: b.texts[i : i+1], ids: b.ids[i : i+1], types: b.types[i : i+1], ctx: b.ctx})
+			e.run(m, &batch{texts: b.texts[i : i+1], ids: b.ids[i : i+1], types: b.types[i : i+1], ctx: b.ctx})
 		}
 	}
 }

@@ -1,0 +1,71 @@
+package encoder
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln"
+)
+
+func openTiny(t *testing.T, c Config, k kiln.Config) *Encoder {
+	t.Helper()
+	ctx := context.Background()
+	rt, err := kiln.Open(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Open(ctx, rt, "testdata/tiny", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(e.Close(ctx), rt.Close(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// A text that comes while others wait is not computed in their stead, though a worker is idle.
+func TestOneTextBehindOthers(t *testing.T) {
+	ctx := context.Background()
+	e := openTiny(t, Config{Workers: 2}, kiln.Config{})
+	one := [][]int32{make([]int32, 20)} // two of which are no batch
+	want, err := e.EncodeTokens(ctx, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := newCall("texts", [][]int32{make([]int32, 20), make([]int32, 20)}, nil, e.pool)
+	e.mu.Lock()
+	e.mu.queue.push(others) // whose workers have not come yet
+	e.mu.Unlock()
+	if got, err := e.EncodeTokens(ctx, one); err != nil || !slices.Equal(got[0], want[0]) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	<-others.done
+	if others.err != nil || len(others.out[1]) == 0 {
+		t.Errorf("%v, %v", others.out, others.err)
+	}
+}
+
+// A caller that computes its own text leaves in the middle, and its worker goes on.
+func TestOneTextIsLeft(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var c *call
+	e := openTiny(t, Config{Workers: 1}, kiln.Config{Listen: func(told kiln.Event) {
+		if told.Session != "" { // it has asked for its first kernel
+			cancel()
+			<-c.done
+		}
+	}})
+	ids := [][]int32{{1, 2, 3}}
+	c = newCall("texts", ids, nil, e.pool)
+	if err := e.submit(ctx, c); !errors.Is(err, context.Canceled) || c.out[0] != nil {
+		t.Errorf("%v, %v", c.out, err)
+	}
+	if got, err := e.EncodeTokens(context.Background(), ids); err != nil || len(got[0]) == 0 {
+		t.Errorf("afterwards: %v, %v", got, err)
+	}
+}
