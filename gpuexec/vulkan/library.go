@@ -24,12 +24,14 @@ const (
 	corner = 4   // rows and columns that an item of batch_matmul makes
 	items  = 64  // of a group, but for matmul
 	lanes  = 8   // items of a group on a processor, where they wait for each other
-	tall   = 8   // rows that a group of matmul_wide makes, of a panel
+	tall   = 8   // rows that a group of matmul_wide, and one of batch_matmul_wide, makes
+	broad  = 32  // columns that these make, rows of batch_matmul_rows, and most of a head of attention_wide without its flag
 )
 
 const (
 	mostBlocks = 65535   // in one dimension of a grid, on any device
 	mostWidth  = 256     // of a head of an attention: 32 for each item
+	wideHead   = 64      // of one of attention_wide
 	mostTerms  = 1 << 16 // of a sum: Mesa's llvmpipe ends loops after 65,535 turns (grid.glsl)
 )
 
@@ -43,15 +45,34 @@ type shader struct {
 
 var sources general.Sources // by shader
 
-// wide reports whether a matmul is for matmul_wide, whose texels are 4 elements.
-func (b *Backend) wide(op ops.Op) bool { return b.processor() && op.Dims[1]%4 == 0 }
+// wide reports whether an operation is for a shader that reads texels, of 4 elements. What
+// it depends on is a model's, not a request's: another length has the same program.
+func (b *Backend) wide(op ops.Op) bool {
+	d := op.Dims
+	switch op.Kind {
+	case ops.MatMul:
+		return d[1]%4 == 0 && b.processor()
+	case ops.BatchMatMul:
+		return (op.TransposeB && d[3]%4 == 0 || !op.TransposeB && d[4]%4 == 0) && b.processor()
+	case ops.Attention:
+		return d[2]%4 == 0 && d[2] <= wideHead && b.processor()
+	}
+	return false
+}
 
 func (b *Backend) shader(op ops.Op) shader {
 	s := shader{module: op.Kind.String(), items: items}
 	switch op.Kind {
-	case ops.LayerNorm, ops.Softmax, ops.Attention:
+	case ops.LayerNorm, ops.Attention:
 		if b.processor() {
 			s.items = lanes
+		}
+		if op.Kind == ops.Attention && b.wide(op) {
+			s.module, s.flags, s.has = "attention_wide", [2]bool{op.Dims[2] > broad}, 1
+		}
+	case ops.Softmax:
+		if b.processor() {
+			s.module, s.items = "softmax_rows", lanes
 		}
 	case ops.MatMul:
 		if s.items = 128; b.wide(op) {
@@ -61,7 +82,12 @@ func (b *Backend) shader(op ops.Op) shader {
 			s.module += "_bias"
 		}
 	case ops.BatchMatMul:
-		s.flags, s.has = [2]bool{op.TransposeB, op.MaskK}, 2
+		if s.flags, s.has = [2]bool{op.TransposeB, op.MaskK}, 2; b.wide(op) {
+			s = shader{module: "batch_matmul_rows", flags: [2]bool{op.MaskK}, has: 1, items: lanes}
+			if op.TransposeB {
+				s.module = "batch_matmul_wide"
+			}
+		}
 	case ops.GELU, ops.Tanh:
 		s.module, s.flags, s.has = "unary", [2]bool{op.Kind == ops.Tanh}, 1
 	}
@@ -69,8 +95,8 @@ func (b *Backend) shader(op ops.Op) shader {
 }
 
 // Source implements ops.Library. Operations that differ in their dimensions, epsilon and
-// scale alone have equal sources, but for a matmul on a processor whose k is a multiple of
-// 4 and one whose k is not. They are to be read only.
+// scale alone have equal sources, but that on a processor some depend on k, n or the width:
+// see wide. They are to be read only.
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
@@ -142,12 +168,23 @@ func (b *Backend) Launch(op ops.Op) (grid gpuexec.Size, values []gpuexec.Arg) {
 		}
 	case ops.BatchMatMul:
 		blocks = general.Parts(d[0]*d[1]*general.Parts(d[2], corner)*general.Parts(d[4], corner), size)
+		if b.wide(op) {
+			rows := int64(broad)
+			if op.TransposeB {
+				rows = tall
+			}
+			blocks = d[0] * d[1] * general.Parts(d[2], rows) * general.Parts(d[4], broad)
+		}
 	case ops.LayerNorm:
 		blocks = d[0]
 	case ops.Softmax:
-		blocks = d[0] * d[1] * d[2]
+		if blocks = d[0] * d[1] * d[2]; b.processor() {
+			blocks = general.Parts(blocks, size)
+		}
 	case ops.Attention:
-		blocks = d[0] * d[1]
+		if blocks = d[0] * d[1]; b.wide(op) {
+			blocks = general.Parts(d[0], size) * d[1]
+		}
 	default:
 		blocks = general.Parts(op.Elements(), size)
 	}

@@ -54,10 +54,15 @@ func (b *Backend) each() []ops.Op {
 	if b.processor() {
 		wide, biased := ops.New(ops.MatMul, 2, 4, 4), ops.New(ops.MatMul, 2, 4, 4)
 		biased.Bias = true
-		all = append(all, wide, biased)
+		all = append(all, wide, biased, ops.New(ops.Attention, 2, 3, 4, 1), ops.New(ops.Attention, 2, 3, 5, 1))
+		for flags := range 4 {
+			o := ops.New(ops.BatchMatMul, 2, 3, 4, 8, 12)
+			o.TransposeB, o.MaskK = flags&1 != 0, flags&2 != 0
+			all = append(all, o)
+		}
 	}
 	for flags := range 4 {
-		o := ops.New(ops.BatchMatMul, 2, 3, 4, 5, 6)
+		o := ops.New(ops.BatchMatMul, 2, 3, 4, 5, 7)
 		o.TransposeB, o.MaskK = flags&1 != 0, flags&2 != 0
 		all = append(all, o)
 	}
@@ -217,18 +222,24 @@ func testLargeShapes(t *testing.T, b *Backend) {
 	transposed.TransposeB = true
 	biased := ops.New(ops.MatMul, 2, mostTerms, 3)
 	biased.Bias = true
-	for _, c := range []struct {
+	type large struct {
 		op         ops.Op
 		want, next float32 // of every element, but for those from 2 on
-	}{
+	}
+	list := []large{
 		{ops.New(ops.Add, mostBlocks+5, items, 1), 2, 2}, {ops.New(ops.Gather, mostBlocks+5, items, 3), 1, 1},
 		{ops.New(ops.Reorder, mostBlocks+5, 2, 2, items/4), 1, 1}, {ops.New(ops.Slice, mostBlocks+5, 2, items), 1, 1},
 		{ops.New(ops.Softmax, mostBlocks+5, 1, 1, 3), 0.5, 0.5}, {norm, 1, 1},
-		{wide, 1, 1}, {ops.New(ops.Softmax, 1, 1, 1, mostTerms), 0.5, 0},
+		{wide, 1, 1}, {ops.New(ops.Softmax, 1, 1, 1, mostTerms), 0.5, 0}, {ops.New(ops.Softmax, 1, 1, 1, mostTerms-1), 0.5, 0},
 		{ops.New(ops.MatMul, 2, mostTerms, 3), mostTerms, mostTerms}, {ops.New(ops.MatMul, 2, mostTerms-1, 3), mostTerms - 1, mostTerms - 1}, {biased, mostTerms + 1, mostTerms + 1},
 		{ops.New(ops.BatchMatMul, 1, 1, 2, mostTerms, 3), mostTerms, mostTerms}, {transposed, mostTerms, mostTerms},
+		{ops.New(ops.BatchMatMul, 1, 1, 2, mostTerms, 4), mostTerms, mostTerms}, {ops.New(ops.BatchMatMul, mostBlocks+5, 1, 1, 4, 4), 4, 4},
 		{ops.New(ops.Attention, mostBlocks/16+5, 17, 1, mostBlocks/16+5), 1, 1},
-	} {
+	}
+	if b.processor() {
+		list = append(list, large{ops.New(ops.Attention, 1, mostBlocks+5, 4, 1), 1, 1})
+	}
+	for _, c := range list {
 		in, out := buffersOf(c.op)
 		compute(t, e, b, c.op, in, out)
 		for i, got := range out {
