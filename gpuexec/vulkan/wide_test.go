@@ -87,3 +87,29 @@ func testSoftmaxOfAnyPadding(t *testing.T, b *Backend) {
 		}
 	}
 }
+
+// E8: a row of a product by itself, at a tile's end too, has the bits that it has among others.
+func TestRowByItself(t *testing.T) {
+	b := driven(t, Config{})
+	e := open(t, b, 1)
+	rnd := rand.New(rand.NewPCG(3, 5))
+	for _, k := range []int64{36, 40} {
+		op := ops.New(ops.MatMul, 10, k, 130)
+		in, want := buffersOf(op)
+		for _, x := range in {
+			for j := range x {
+				x[j] = float32(rnd.NormFloat64())
+			}
+		}
+		compute(t, e, b, op, in, want)
+		for _, rows := range [][2]int64{{0, 1}, {7, 8}, {0, 9}} {
+			part := op
+			part.Dims[0] = rows[1] - rows[0]
+			got := make([]float32, part.Elements())
+			compute(t, e, b, part, [][]float32{in[0][rows[0]*k : rows[1]*k], in[1]}, got)
+			if !slices.Equal(got, want[rows[0]*130:rows[1]*130]) {
+				t.Errorf("rows %v of %s have other bits by themselves", rows, op)
+			}
+		}
+	}
+}

@@ -58,15 +58,22 @@ void main() {
 	}
 	uint row = t % tilesDown * down, column = t / tilesDown * panel; // neighbours share a panel
 	uint texel = column / 4u * k + item, first = 0u;
+	bool single = m - row == 1u;
+	uint depth = single ? 0u : k; // of 8 rows
 	EIGHT(ZERO)
-	for (; first + 8u <= k; first += 8u) {
+	for (; first + 8u <= depth; first += 8u) {
 		EIGHT(FETCH)
 		EIGHT(ROW)
 		texel += 8u * perRow;
 	}
-	if (first < k) {
+	if (first < depth) {
 		FOUR(FETCH)
 		EIGHT(HALF)
+	}
+	for (; single && first < k; first += 4u) { // a row by itself
+		FOUR(FETCH)
+		HALF(0)
+		texel += 4u * perRow;
 	}
 	vec4 kept[down][texels];
 	EIGHT(KEEP)
