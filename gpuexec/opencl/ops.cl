@@ -210,8 +210,17 @@ void put_row(float16 left, float16 right, global float *p, uint n) {
 #endif
 
 #ifdef MATMUL
-// Tiles go down the rows of a panel. The last rows of a tile are one and the same where there
-// are fewer.
+// FETCH has a processor ask for what it will read soon.
+#ifdef __clang__
+#define FETCH(p) __builtin_prefetch(p, 0, 2)
+#else
+#define FETCH(p)
+#endif
+
+#define STEPS 32 // between two places at which weights are asked for
+
+// Tiles go down the rows of a panel, and each asks for its share of the next panel: weights come
+// from memory. The last rows of a tile are one and the same where there are fewer.
 kernel void op_matmul(global const float *x, global const float16 *weight,
 #ifdef BIAS
 		global const float *bias,
@@ -221,18 +230,32 @@ kernel void op_matmul(global const float *x, global const float16 *weight,
 	EACH(place, down * ((n + 31) / 32)) {
 		uint first = place % down * ROWS, column = place / down * 32, columns = n - column, rows = min(m - first, (uint)ROWS);
 		global const float *row[ROWS];
-		float16 sums[2 * ROWS], left = 0, right = 0;
+		float16 sums[ROWS][2], left = 0, right = 0;
 		#pragma unroll
 		for (int r = 0; r < ROWS; r++) {
 			row[r] = x + (first + min((uint)r, rows - 1)) * k;
-			sums[2 * r] = sums[2 * r + 1] = 0;
+			sums[r][0] = sums[r][1] = 0;
 		}
-		ADD_TILE(sums, row, k, weight + (size_t)column / 16 * k)
+		uint lines = (2 * STEPS + down - 1) / down;
+		global const float16 *b = weight + (size_t)column / 16 * k, *next = b + 2 * k + (size_t)place % down * lines * ((k + STEPS - 1) / STEPS);
+		for (uint step = 0; step < k;) {
+			for (uint i = 0; i < lines; i++) FETCH(next++);
+			for (uint end = min(step + STEPS, k); step < end; step++) {
+				float16 low = b[2 * step], high = b[2 * step + 1];
+				#pragma unroll
+				for (int r = 0; r < ROWS; r++) {
+					sums[r][0] = fma((float16)row[r][step], low, sums[r][0]);
+					sums[r][1] = fma((float16)row[r][step], high, sums[r][1]);
+				}
+			}
+		}
 #ifdef BIAS
 		left = get(bias + column, columns);
 		if (columns > 16) right = get(bias + column + 16, columns - 16);
 #endif
-		for (uint r = 0; r < rows; r++) put_row(sums[2 * r] + left, sums[2 * r + 1] + right, out + (first + r) * n + column, columns);
+		#pragma unroll
+		for (int r = 0; r < ROWS; r++)
+			if (r < rows) put_row(sums[r][0] + left, sums[r][1] + right, out + (first + r) * n + column, columns);
 	}
 }
 #endif
