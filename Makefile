@@ -55,10 +55,11 @@ test-bench: fetch-onednn
 # matmul, which needs a oneDNN to measure against; `kiln bench NAME --gate` runs
 # them. A figure that needs two cores and finds only one is not measured: it says
 # n=0 and fails nothing.
-bench-gate: bin/kiln fetch-onednn ## the benchmarks in GATES, each held to its gate; memory of a name; first results from a store; 64 processes that want one key
+bench-gate: bin/kiln fetch-onednn ## the benchmarks in GATES, each held to its gate; memory of a name; first results from a store; launches beside the driver's; 64 processes that want one key
 	@failed=0; for b in $(GATES); do bin/kiln bench $$b --gate || failed=1; done; \
 	$(GO) test -count=1 -run TestMemoryPerName ./sessioncache || failed=1; \
 	$(GO) test -count=1 -run TestFirstResult ./gpuexec/opencl -rounds=3 || failed=1; \
+	$(GO) test -count=1 -run TestLaunchCost ./gpuexec/opencl -held || failed=1; \
 	$(GO) test -count=1 -run TestOneBuildOnTheHost ./gpuexec/blobstore -processes=64 -build=2s -within=1s || failed=1; \
 	exit $$failed
 

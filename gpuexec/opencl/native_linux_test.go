@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -213,85 +212,77 @@ func TestKeepSignals(t *testing.T) {
 	}
 }
 
-// BenchmarkLaunch is a sequence of launches and the wait for it: the library's calls
-// alone, and by an executor, in turns. The figures are of one launch.
-func BenchmarkLaunch(b *testing.B) {
-	needDevice(b)
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer e.Close(bg)
-	k, err := e.Compile(bg, sourceOf(b, 4))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer k.Release()
-	buffer, err := e.Alloc(bg, 64)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer buffer.Release()
-	launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-		gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}
+// An executor adds little to the calls of the library that a launch takes: -held holds it to a
+// gate, and -v shows the figures.
+func TestLaunchCost(t *testing.T) {
+	needDevice(t)
+	e := generaltest.Open(t, backend{}, 1)
+	buffer := generaltest.Upload(t, e, make([]uint32, 16))
+	launches := slices.Repeat([]gpuexec.Launch{{Kernel: generaltest.Compile(t, e, sourceOf(t, 4)), Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+		gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}}, generaltest.Sequence)
+	raw, done := rawLaunches(t)
+	defer done()
+	generaltest.LaunchCost(t, func() error { return e.Submit(bg, launches...) }, raw)
+}
 
+// rawLaunches gives the library's calls for a sequence of such launches, and the wait for them.
+func rawLaunches(t *testing.T) (raw func() error, done func()) {
+	t.Helper()
 	opened, err := open(0)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	defer opened.Close()
 	d := opened.(*device)
-	made, err := d.Compile(bg, sourceOf(b, 4))
+	made, err := d.Compile(bg, sourceOf(t, 4))
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	if _, err := made.Blob(bg); err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	m, err := d.Alloc(64)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	q, err := d.newQueue()
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	defer d.release(clReleaseCommandQueue, q)
 	kernel, _, err := made.(*program).kernel(&queue{})
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	arg := &struct {
 		buffer        handle
 		value         int32
 		global, local [3]uintptr
 	}{m.(*memory).buffer, 1, [3]uintptr{4, 1, 1}, [3]uintptr{4, 1, 1}}
-	raw := func() {
-		d.call(clSetKernelArg, uintptr(kernel), 0, 8, uintptr(unsafe.Pointer(&arg.buffer)))
-		d.call(clSetKernelArg, uintptr(kernel), 1, 8, uintptr(unsafe.Pointer(&arg.buffer)))
-		d.call(clSetKernelArg, uintptr(kernel), 2, 4, uintptr(unsafe.Pointer(&arg.value)))
-		d.call(clSetKernelArg, uintptr(kernel), 3, 64, 0)
-		d.call(clEnqueueNDRangeKernel, uintptr(q), uintptr(kernel), 3, 0, uintptr(unsafe.Pointer(&arg.global)), uintptr(unsafe.Pointer(&arg.local)), 0, 0, 0)
-	}
-	const sequence = 32
-	launches := slices.Repeat([]gpuexec.Launch{launch}, sequence)
-	var alone, by []time.Duration
-	for b.Loop() {
-		began := time.Now()
-		for range sequence {
-			raw()
+	launch := func() error {
+		for _, code := range []int32{
+			d.call(clSetKernelArg, uintptr(kernel), 0, 8, uintptr(unsafe.Pointer(&arg.buffer))),
+			d.call(clSetKernelArg, uintptr(kernel), 1, 8, uintptr(unsafe.Pointer(&arg.buffer))),
+			d.call(clSetKernelArg, uintptr(kernel), 2, 4, uintptr(unsafe.Pointer(&arg.value))),
+			d.call(clSetKernelArg, uintptr(kernel), 3, 64, 0),
+			d.call(clEnqueueNDRangeKernel, uintptr(q), uintptr(kernel), 3, 0, uintptr(unsafe.Pointer(&arg.global)), uintptr(unsafe.Pointer(&arg.local)), 0, 0, 0),
+		} {
+			if code != success {
+				return failed("launch", clEnqueueNDRangeKernel, code, false)
+			}
 		}
-		d.call(clFinish, uintptr(q))
-		between := time.Now()
-		if err := e.Submit(bg, launches...); err != nil {
-			b.Fatal(err)
-		}
-		alone, by = append(alone, between.Sub(began)), append(by, time.Since(between))
+		return nil
 	}
-	slices.Sort(alone)
-	slices.Sort(by)
-	b.ReportMetric(float64(alone[len(alone)/2])/sequence, "raw-ns")
-	b.ReportMetric(float64(by[len(by)/2])/sequence, "executor-ns")
+	raw = func() error {
+		for range generaltest.Sequence {
+			if err := launch(); err != nil {
+				return err
+			}
+		}
+		return failed("finish", clFinish, d.call(clFinish, uintptr(q)), true)
+	}
+	return raw, func() {
+		d.release(clReleaseCommandQueue, q)
+		_ = opened.Close()
+	}
 }
 
 // The library's constants are in the order of their names.
