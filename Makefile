@@ -59,7 +59,7 @@ bench-gate: bin/kiln fetch-onednn ## the benchmarks in GATES, each held to its g
 	@failed=0; for b in $(GATES); do bin/kiln bench $$b --gate || failed=1; done; \
 	$(GO) test -count=1 -run TestMemoryPerName ./sessioncache || failed=1; \
 	$(GO) test -count=1 -run TestFirstResult ./gpuexec/opencl -rounds=3 || failed=1; \
-	$(GO) test -count=1 -run TestLaunchCost ./gpuexec/opencl -held || failed=1; \
+	$(GO) test -count=1 -run 'TestLaunchCost|TestPauseCost' ./gpuexec/opencl -held || failed=1; \
 	$(GO) test -count=1 -run TestOneBuildOnTheHost ./gpuexec/blobstore -processes=64 -build=2s -within=1s || failed=1; \
 	exit $$failed
 

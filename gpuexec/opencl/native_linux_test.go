@@ -215,25 +215,47 @@ func TestKeepSignals(t *testing.T) {
 // An executor adds little to the calls of the library that a launch takes: -held holds it to a
 // gate, and -v shows the figures.
 func TestLaunchCost(t *testing.T) {
-	needDevice(t)
-	e := generaltest.Open(t, backend{}, 1)
-	buffer := generaltest.Upload(t, e, make([]uint32, 16))
-	launches := slices.Repeat([]gpuexec.Launch{{Kernel: generaltest.Compile(t, e, sourceOf(t, 4)), Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-		gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}}, generaltest.Sequence)
-	raw, done := rawLaunches(t)
-	defer done()
-	generaltest.LaunchCost(t, func() error { return e.Submit(bg, launches...) }, raw)
+	by, raw := sequences(t, sourceOf(t, 4), 1)
+	generaltest.LaunchCost(t, by, raw)
 }
 
-// rawLaunches gives the library's calls for a sequence of such launches, and the wait for them.
-func rawLaunches(t *testing.T) (raw func() error, done func()) {
+// A collection of Go's does not wait for an executor's calls longer than for those of the library
+// alone, whose threads keep the processors busy: -held and -v are as above.
+func TestPauseCost(t *testing.T) {
+	needDevice(t)
+	src := sourceOf(t, 5)
+	code := src.Spec.(gpuexec.Code)
+	code.Text = "kernel void k(global int *a, global int *b, int c, local int *d) { float x = a[0]; for (int i = 0; i < c; i++) x = x * 0.5f + N; b[get_local_id(0)] = x; }"
+	src, err := code.Source(src.Params...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by, raw := sequences(t, src, 100_000) // about 0.3 ms for a group
+	generaltest.PauseCost(t, by, raw)
+}
+
+// sequences gives a sequence of launches of a program like that of sourceOf, to its end: by an executor, and by
+// the library's calls alone.
+func sequences(t *testing.T, src gpuexec.Source, value int32) (by, raw func() error) {
+	t.Helper()
+	needDevice(t)
+	const groups = 4
+	e := generaltest.Open(t, backend{}, 1)
+	buffer := generaltest.Upload(t, e, make([]uint32, 16))
+	launches := slices.Repeat([]gpuexec.Launch{{Kernel: generaltest.Compile(t, e, src), Grid: gpuexec.Size{groups}, Args: []gpuexec.Arg{
+		gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.ValueArg(value), gpuexec.LocalArg(64)}}}, generaltest.Sequence)
+	return func() error { return e.Submit(bg, launches...) }, rawLaunches(t, src, value, groups)
+}
+
+// rawLaunches gives the library's calls for such a sequence, and for the wait for it.
+func rawLaunches(t *testing.T, src gpuexec.Source, value int32, groups uintptr) func() error {
 	t.Helper()
 	opened, err := open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := opened.(*device)
-	made, err := d.Compile(bg, sourceOf(t, 4))
+	made, err := d.Compile(bg, src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +278,7 @@ func rawLaunches(t *testing.T) (raw func() error, done func()) {
 		buffer        handle
 		value         int32
 		global, local [3]uintptr
-	}{m.(*memory).buffer, 1, [3]uintptr{4, 1, 1}, [3]uintptr{4, 1, 1}}
+	}{m.(*memory).buffer, value, [3]uintptr{4 * groups, 1, 1}, [3]uintptr{4, 1, 1}}
 	launch := func() error {
 		for _, code := range []int32{
 			d.call(clSetKernelArg, uintptr(kernel), 0, 8, uintptr(unsafe.Pointer(&arg.buffer))),
@@ -271,17 +293,17 @@ func rawLaunches(t *testing.T) (raw func() error, done func()) {
 		}
 		return nil
 	}
-	raw = func() error {
+	t.Cleanup(func() {
+		d.release(clReleaseCommandQueue, q)
+		_ = d.Close()
+	})
+	return func() error {
 		for range generaltest.Sequence {
 			if err := launch(); err != nil {
 				return err
 			}
 		}
 		return failed("finish", clFinish, d.call(clFinish, uintptr(q)), true)
-	}
-	return raw, func() {
-		d.release(clReleaseCommandQueue, q)
-		_ = opened.Close()
 	}
 }
 

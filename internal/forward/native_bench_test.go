@@ -2,12 +2,9 @@ package forward_test
 
 import (
 	"runtime"
-	"runtime/metrics"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -116,40 +113,15 @@ func BenchmarkPause(b *testing.B) {
 						}
 					}
 				})
-				before := pauses()
+				before := measure.PausesSoFar()
 				for range 200 {
 					runtime.GC()
 				}
-				long = append(long, float64(pauses().since(before).Microseconds()))
+				long = append(long, float64(measure.PausesSoFar().Since(before, 95).Microseconds()))
 				stop.Store(true)
 				wg.Wait()
 			}
 			b.Logf("in microseconds: %+v", measure.SpreadOf(long))
 		})
 	}
-}
-
-type histogram struct{ *metrics.Float64Histogram }
-
-func pauses() histogram {
-	s := []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
-	metrics.Read(s)
-	h := s[0].Value.Float64Histogram()
-	return histogram{&metrics.Float64Histogram{Counts: slices.Clone(h.Counts), Buckets: slices.Clone(h.Buckets)}}
-}
-
-// since is the 95th percentile of the pauses that are not in before, as its bucket's end.
-func (h histogram) since(before histogram) time.Duration {
-	var all uint64
-	for i := range h.Counts {
-		h.Counts[i] -= before.Counts[i]
-		all += h.Counts[i]
-	}
-	var seen uint64
-	for i, n := range h.Counts {
-		if seen += n; seen*100 >= all*95 {
-			return time.Duration(h.Buckets[i+1] * 1e9)
-		}
-	}
-	panic("no pauses")
 }
