@@ -76,7 +76,7 @@ test-gpu: fetch-nvrtc ## the tests of gpuexec/cuda on the driver and the GPU of 
 	$(GO) test -count=1 -timeout 30m ./gpuexec/cuda -real
 
 bench-gpu: fetch-nvrtc bin/kiln ## the figures that docs/gpu.md asks for; fails where there is no driver or no GPU
-	@$(GO) test -count=1 -timeout 30m -v -run 'TestFigures$$' ./gpuexec/cuda -real
+	@$(GO) test -count=1 -timeout 30m -v -run 'TestFigures$$' ./gpuexec/cuda -real -cublas=$${KILN_CUBLAS:-installed}
 	@KILN_NVRTC=$${KILN_NVRTC:-$(CURDIR)/.cache/nvrtc/libnvrtc.so.13} bin/kiln bench device --device cuda
 
 soak: bin/kiln ## invariants under concurrent use, for SOAK (10m)

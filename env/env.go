@@ -62,6 +62,7 @@ type Settings struct {
 	CPUISA           Setting[string]      // auto, avx512, avx2 or generic
 	OneDNN           Setting[string]      // the path of oneDNN's library; empty: as it is installed
 	NVRTC            Setting[string]      // the path of NVIDIA's compiler; empty: as it is installed
+	CUBLAS           Setting[string]      // the path of NVIDIA's cuBLAS, or "installed"; empty: it is not used
 	VulkanDevice     Setting[string]      // a part of the name of the Vulkan device that comes first; empty: by kinds
 	Workers          Setting[Workers]     // of each device
 	MemoryLimit      Setting[MemoryLimit] // of the process

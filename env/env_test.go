@@ -167,6 +167,7 @@ func TestOwnVariables(t *testing.T) {
 		"KILN_CPU_ISA":        {[]string{"auto", "avx512", "avx2", "generic"}, []string{"", "AVX2", "neon"}},
 		"KILN_ONEDNN_LIBRARY": {[]string{"/lib/libdnnl.so.3", "libdnnl.so.2"}, []string{""}},
 		"KILN_NVRTC":          {[]string{"/lib/libnvrtc.so.13"}, []string{""}},
+		"KILN_CUBLAS":         {[]string{"/lib/libcublas.so.13", "installed"}, []string{""}},
 		"KILN_VULKAN_DEVICE":  {[]string{"radeon", "RTX 4090"}, []string{""}},
 		"KILN_WORKERS":        {[]string{"auto", "1", "4096"}, []string{"", "0", "-1", "4097", "unlimited", "99999999999999999999"}},
 		"KILN_MEMORY_LIMIT":   {[]string{"off", "auto", "1", "8796093022207", "1048577B"}, []string{"", "0", "-1", "OFF", "8796093022208", "unlimited", "1023KiB"}},

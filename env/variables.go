@@ -52,6 +52,8 @@ var variables = []variable{
 		"oneDNN's library: the path of its file; not set: as it is installed", "KILN_ONEDNN_LIBRARY"),
 	scalar(func(s *Settings) *Setting[string] { return &s.NVRTC }, "", parsePath,
 		"NVIDIA's compiler for CUDA: the path of libnvrtc.so; not set: as it is installed", "KILN_NVRTC"),
+	scalar(func(s *Settings) *Setting[string] { return &s.CUBLAS }, "", parsePath,
+		"NVIDIA's cuBLAS for CUDA's products, where it measures quicker: the path of libcublas.so, or installed; not set: it is not used", "KILN_CUBLAS"),
 	scalar(func(s *Settings) *Setting[string] { return &s.VulkanDevice }, "", parsePath,
 		"the vulkan device that comes first: a part of its name; not set: discrete ones first, software last", "KILN_VULKAN_DEVICE"),
 	scalar(func(s *Settings) *Setting[Workers] { return &s.Workers }, AutoWorkers, parseWorkers,

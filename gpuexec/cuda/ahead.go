@@ -20,6 +20,9 @@ func Compile(ctx context.Context, cfg Config, src gpuexec.Source, capability int
 	if err != nil {
 		return nil, gpuexec.Identity{}, err
 	}
+	if _, measured := code.Defines[classMacro]; measured && code.Text == operations {
+		return nil, gpuexec.Identity{}, failure("compile", fault.ErrUnsupported, "a product that is measured beside cuBLAS: that takes a device")
+	}
 	compiler, err := nvrtc.Open(cfg.NVRTC)
 	if err != nil {
 		return nil, gpuexec.Identity{}, err

@@ -25,9 +25,19 @@ var format = sealed.Format{Backend: Name, Magic: "kilncud\x01"}
 
 // Config of a backend. The zero Config is that of the one which is registered.
 type Config struct {
-	NVRTC     string // the compiler's file; empty: as it is installed
-	InProcess bool   // compiles run in this process, one at a time, and cannot be stopped: for texts that are trusted
+	NVRTC string // the compiler's file; empty: as it is installed
+	// CUBLAS is a second implementation of products, which computes those that it is quicker
+	// at, as measured on the device: the file of libcublas, or "installed". Empty: it is not
+	// used. One that is not to be had is not used either, and no error.
+	CUBLAS    string
+	InProcess bool // compiles run in this process, one at a time, and cannot be stopped: for texts that are trusted
 }
+
+// installed is what Config.CUBLAS has for the one that the loader finds.
+const installed = "installed"
+
+// classMacro is defined in products that are measured, as the shapes they are measured for.
+const classMacro = "CUBLAS"
 
 // backend implements gpuexec.Backend. Safe for concurrent use.
 type backend struct{ cfg Config }
@@ -41,6 +51,12 @@ func init() { gpuexec.Register(backend{}) }
 // operations are the same for all devices.
 func (b backend) For(_ int, nvrtc string) ops.Library {
 	b.cfg.NVRTC = nvrtc
+	return b
+}
+
+// With is the backend with that Config.CUBLAS.
+func (b backend) With(cublas string) ops.Library {
+	b.cfg.CUBLAS = cublas
 	return b
 }
 

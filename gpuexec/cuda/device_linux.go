@@ -8,10 +8,12 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/nvrtc"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // device is what one executor has of a device.
@@ -23,6 +25,9 @@ type device struct {
 	pool    handle // that memory comes from; 0 = from the driver
 	zeros   sync.Mutex
 
+	cublas     *cublas     // nil: it is not used
+	distrusted atomic.Bool // a call of it has failed
+
 	nvrtc   *nvrtc.Library
 	helpers *nvrtc.Helpers // of all devices; nil: compiles run in this process
 
@@ -33,8 +38,8 @@ type device struct {
 	}
 }
 
-func (l *library) openDevice(ctx context.Context, f found, compiler *nvrtc.Library, inProcess bool) (gpuexec.Device, error) {
-	d := &device{library: l, found: f, nvrtc: compiler}
+func (l *library) openDevice(ctx context.Context, f found, compiler *nvrtc.Library, cublas *cublas, inProcess bool) (gpuexec.Device, error) {
+	d := &device{library: l, found: f, nvrtc: compiler, cublas: cublas}
 	d.mu.programs, d.mu.memories = make(map[*program]struct{}), make(map[*memory]struct{})
 	var err error
 	if d.primary, err = l.retain(ctx, f.ordinal); err != nil {
@@ -153,6 +158,10 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
+	if err := d.choose(ctx, p); err != nil {
+		p.Release()
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -181,9 +190,20 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, err
 	}
-	content, err := format.Open(src.Key, blob)
+	class, err := d.productOf(code)
 	if err != nil {
 		return nil, err
+	}
+	content, err := format.Open(d.sealedBy(src.Key, class), blob)
+	if err != nil {
+		return nil, err
+	}
+	theirs := false
+	if class != (ops.Op{}) {
+		if len(content) < 1 {
+			return nil, refused(fault.Truncated, "", "no choice")
+		}
+		theirs, content = content[0] != 0, content[1:]
 	}
 	im, err := imageOf(append([]byte(nil), content...))
 	if err != nil {
@@ -196,6 +216,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, blamed(err)
 	}
+	p.product.theirs = theirs
 	return p, nil
 }
 

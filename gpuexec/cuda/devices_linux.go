@@ -60,6 +60,12 @@ func (b backend) devices() (*library, *nvrtc.Library, []found, error) {
 	var errs error
 	for i := range all {
 		all[i], err = l.describe(i, compiler)
+		if by := b.cublas(); by != nil { // what is chosen holds for the whole device's kind
+			info := &all[i].info
+			info.Driver += ", cuBLAS " + by.version
+			info.Identity.Library += ", cuBLAS " + by.version
+			info.Identity.Device += ", " + info.Name
+		}
 		errs = cmp.Or(errs, err)
 	}
 	if !slices.ContainsFunc(all, func(f found) bool { return f.info.Available }) && errs != nil {
@@ -127,5 +133,5 @@ func (b backend) open(ctx context.Context, index int) (gpuexec.Device, error) {
 	case !all[index].info.Available:
 		return nil, failure("open", fault.ErrUnavailable, "%s: %s", all[index].info.Name, all[index].info.Reason)
 	}
-	return l.openDevice(ctx, all[index], compiler, b.cfg.InProcess)
+	return l.openDevice(ctx, all[index], compiler, b.cublas(), b.cfg.InProcess)
 }

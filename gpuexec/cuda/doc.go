@@ -36,8 +36,24 @@
 // digest over them and the source's key. The cubin's header is checked before the driver
 // sees it (SPEC P3, P11). A device that the cubin is not for gets the PTX, which its driver
 // compiles; where the driver is older than the compiler, that is fault.ErrRefused with the
-// reason outdated. Neither the driver nor the name of the device is in the identity: NVRTC
-// makes the code, for a compute capability.
+// reason outdated. Neither the driver nor, without cuBLAS, the name of the device is in the
+// identity: NVRTC makes the code, for a compute capability.
+//
+// # cuBLAS
+//
+// Config.CUBLAS names a second implementation of ops.MatMul, and of ops.BatchMatMul without
+// Op.MaskK. A product then has a program for each class of shapes: rows up to the next power
+// of two with a weight's own sizes, and in batches every size so. When it is compiled, the
+// kernel of this package and cuBLAS compute the class in turns on that device, in at most
+// some 256 MiB, and the quicker one stays. What was chosen is in the blob, so that a process
+// that finds it in a store neither compiles nor measures; the class is in the key, cuBLAS's
+// version and the device's name are in the identity. Within a process the first choice holds
+// without a store, too.
+//
+// cuBLAS computes in float32 in its pedantic mode, without TF32, with one handle and 4 or 32
+// MiB of workspace for each worker that used it. Bits of a row may depend on what is beside
+// it then. Where a call of it fails, the kernel computes, as it does from then on for as long
+// as the device is open: no request fails of it.
 //
 // # Memory
 //

@@ -38,6 +38,7 @@ func TestFigures(t *testing.T) {
 	s.firstResults(t, b)
 	s.launch(t, b)
 	s.graph(t, b)
+	s.cublas(t, b)
 	s.workers(t, b)
 	s.memory(t, b)
 	s.loss(t, b) // last: a driver may not bear it
@@ -206,6 +207,22 @@ func (s sizes) launch(t *testing.T, b backend) {
 	if *real && middle > 3 {
 		t.Errorf("the executor adds %.1f us to a launch, want at most 3", middle)
 	}
+}
+
+// cublas is a product by the kernel and by cuBLAS, on the device alone, where that is there.
+func (s sizes) cublas(t *testing.T, b backend) {
+	if b.cfg.CUBLAS = *blas; !*real {
+		b, _ = withBLAS(t, quick)
+	}
+	l := b.cublas()
+	if l == nil {
+		s.row(t, "a product by cuBLAS", "%s is not to be had", *blas)
+		return
+	}
+	d := must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
+	best := must(d.measure(bg, must(d.Compile(bg, must(b.Source(s.product)))).(*program)))
+	s.row(t, fmt.Sprintf("a %s on the device, by the kernel and by cuBLAS %s", s.product, l.version), "%.3g and %.3g us", 1000*best[0]/launchesEach, 1000*best[1]/launchesEach)
 }
 
 // workers is what eight workers do beside one.

@@ -39,6 +39,7 @@ const (
 	cuEventCreate
 	cuEventRecord
 	cuEventSynchronize
+	cuEventElapsedTime
 	cuEventDestroy
 	cuMemAlloc
 	cuMemFree
@@ -66,7 +67,7 @@ var names = [functions]string{
 	"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
 	"cuDeviceTotalMem_v2", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2",
 	"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuStreamCreate", "cuStreamSynchronize", "cuStreamDestroy_v2",
-	"cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventDestroy_v2", "cuMemAlloc_v2", "cuMemFree_v2",
+	"cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime", "cuEventDestroy_v2", "cuMemAlloc_v2", "cuMemFree_v2",
 	"cuMemAllocHost_v2", "cuMemFreeHost", "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
 	"cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuFuncGetAttribute", "cuFuncSetAttribute", "cuLaunchKernel",
 	"cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemPoolDestroy", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",

@@ -21,6 +21,7 @@ import (
 
 var (
 	real  = flag.Bool("real", false, "run on the driver that is installed, instead of one made of Go")
+	blas  = flag.String("cublas", installed, "with -real: cuBLAS, as Config.CUBLAS has it")
 	child = flag.String("child", "", "what a process that a test started is to do")
 	store = flag.String("store", "", "the store of such a process")
 

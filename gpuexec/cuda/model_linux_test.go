@@ -22,8 +22,19 @@ import (
 
 // E1: a whole model gives what it gives on cpu; one whose request met the loss of the
 // device gives the same bits once it is back.
-func TestModel(t *testing.T) {
-	b := need(t)
+func TestModel(t *testing.T) { testModel(t, need(t)) }
+
+// So does one whose products cuBLAS computes.
+func TestModelWithCuBLAS(t *testing.T) {
+	b, products := withBLAS(t, quick)
+	testModel(t, b)
+	if products.Load() == 0 {
+		t.Error("cuBLAS was not asked")
+	}
+}
+
+func testModel(t *testing.T, b backend) {
+	t.Helper()
 	rt := must(kiln.Open(kiln.Config{Workers: 2, Lookup: func(string) (string, bool) { return "", false }}))
 	defer rt.Close(bg)
 	text, _ := data.Model("bert_tiny_l2_h128")

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	_ "embed"
+	"math/bits"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -30,20 +31,44 @@ const (
 
 var sources general.Sources
 
-// Source implements ops.Library. One program serves every shape of a kind and its flags.
+// Source implements ops.Library. One program serves every shape of a kind and its flags,
+// but for products where there is cuBLAS: those have a program for each class of shapes.
 // The source is to be read only.
-func (backend) Source(op ops.Op) (gpuexec.Source, error) {
+func (b backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
 	}
 	if op.Kind == ops.Attention && op.Dims[2] > mostWidth {
 		return gpuexec.Source{}, failure("source", fault.ErrUnsupported, "%s: a head of at most %d numbers", op, mostWidth)
 	}
-	return sources.Of(general.Program(op), func() (gpuexec.Source, error) {
+	program := general.Program(op)
+	if b.cublas() != nil && (op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul && !op.MaskK) {
+		program = classOf(op)
+	}
+	return sources.Of(program, func() (gpuexec.Source, error) {
 		code := general.Code(op, Language, operations)
+		if program != general.Program(op) {
+			code.Defines[classMacro] = program.String()
+		}
 		code.Options, code.Block = []string{"-fmad=false"}, gpuexec.Size{block(op)}
 		return code.Source(general.Params(op, panel)...)
 	})
+}
+
+// classOf is the shapes that have one choice between cuBLAS and the kernel: rows to the next
+// power of two with a weight's own sizes, and in batches all sizes so.
+func classOf(op ops.Op) ops.Op {
+	class := general.Program(op)
+	class.Dims = op.Dims
+	if op.Kind == ops.BatchMatMul {
+		class.Dims[0], class.Dims[1] = op.Dims[0]*op.Dims[1], 1
+	}
+	for i := range op.Kind.Dims() {
+		if op.Kind == ops.BatchMatMul || i == 0 {
+			class.Dims[i] = 1 << bits.Len64(uint64(class.Dims[i]-1))
+		}
+	}
+	return class
 }
 
 // block is the threads of a block.

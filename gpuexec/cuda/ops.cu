@@ -411,6 +411,20 @@ extern "C" __global__ void __launch_bounds__(256) op_matmul(const float *x, cons
 }
 #endif
 
+#ifdef CUBLAS
+// add_bias is for products of cuBLAS.
+extern "C" __global__ void add_bias(float *out, const float *bias, uint rows, uint width) {
+	const bool whole = width % 4 == 0;
+	EACH_ROW(rows) {
+		float *at = out + row * width;
+		EACH_FOUR(i, width) {
+			float4 x = four(at + i, width - i, whole), y = four(bias + i, width - i, true);
+			put(at + i, make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w), width - i, whole);
+		}
+	}
+}
+#endif
+
 #ifdef BATCH_MATMUL
 extern "C" __global__ void __launch_bounds__(256) op_batch_matmul(const float *a, const float *b, const int *lengths, float *out,
 	uint batch, uint heads, uint m, uint k, uint n, float scale) {

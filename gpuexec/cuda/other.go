@@ -8,6 +8,11 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 )
 
+// cublas is not to be had.
+type cublas struct{}
+
+func (backend) cublas() *cublas { return nil }
+
 const elsewhere = "CUDA is used on 64-bit Linux only"
 
 func (backend) list() ([]gpuexec.DeviceInfo, error) { return nil, unavailable(elsewhere) }

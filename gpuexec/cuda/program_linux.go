@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // program is a module with its one kernel.
@@ -19,6 +20,7 @@ type program struct {
 	image    image
 	module   handle
 	function handle
+	product  product
 }
 
 // program has the driver make a module of an image.
@@ -30,7 +32,11 @@ func (d *device) program(im image, src gpuexec.Source, code gpuexec.Code) (_ *pr
 	if err != nil {
 		return nil, err
 	}
-	p := &program{d: d, key: src.Key, image: im}
+	class, err := d.productOf(code)
+	if err != nil {
+		return nil, err
+	}
+	p := &program{d: d, key: src.Key, image: im, product: product{class: class}}
 	err = d.within("load", func() (err error) {
 		if p.module, err = d.make("load", cuModuleLoadData, uintptr(unsafe.Pointer(&im.bytes[at]))); err != nil {
 			return err
@@ -52,24 +58,34 @@ func (d *device) program(im image, src gpuexec.Source, code gpuexec.Code) (_ *pr
 
 // find takes the kernel out of the module, with all the local memory that it may have.
 func (p *program) find(entry string, params []gpuexec.Param) error {
-	d, made := p.d, new(handle)
-	name := append([]byte(entry), 0)
-	code := d.call(cuModuleGetFunction, uintptr(unsafe.Pointer(made)), uintptr(p.module), uintptr(unsafe.Pointer(&name[0])))
-	if err := d.failed("load", cuModuleGetFunction, code); err != nil {
+	d := p.d
+	var err error
+	if p.function, err = p.kernel(entry); err != nil {
 		return err
 	}
-	p.function = *made
+	if p.product.class.Bias {
+		if p.product.bias, err = p.kernel("add_bias"); err != nil {
+			return err
+		}
+	}
 	local := slices.ContainsFunc(params, func(p gpuexec.Param) bool { return p.Kind == gpuexec.ParamLocal })
 	if !local || d.limits.MaxLocal <= plainShared {
 		return nil
 	}
 	static := new(int32)
-	code = d.call(cuFuncGetAttribute, uintptr(unsafe.Pointer(static)), sharedBytes, uintptr(p.function))
+	code := d.call(cuFuncGetAttribute, uintptr(unsafe.Pointer(static)), sharedBytes, uintptr(p.function))
 	if err := d.failed("load", cuFuncGetAttribute, code); err != nil {
 		return err
 	}
 	most := max(0, d.limits.MaxLocal-int64(*static))
 	return d.failed("load", cuFuncSetAttribute, d.call(cuFuncSetAttribute, uintptr(p.function), maxDynamicShared, uintptr(most)))
+}
+
+// kernel is that of a name.
+func (p *program) kernel(name string) (handle, error) {
+	made, text := new(handle), append([]byte(name), 0)
+	code := p.d.call(cuModuleGetFunction, uintptr(unsafe.Pointer(made)), uintptr(p.module), uintptr(unsafe.Pointer(&text[0])))
+	return *made, p.d.failed("load", cuModuleGetFunction, code)
 }
 
 // Bytes implements gpuexec.Program: what is kept for blobs, and the code on the device,
@@ -83,7 +99,15 @@ func (p *program) Requires() []string { return nil }
 
 // Blob implements gpuexec.Program.
 func (p *program) Blob(context.Context) ([]byte, error) {
-	return format.Seal(p.key, p.image.content()), nil
+	content := p.image.content()
+	if p.product.class != (ops.Op{}) {
+		choice := []byte{0}
+		if p.product.theirs {
+			choice[0] = 1
+		}
+		content = append(choice, content...)
+	}
+	return format.Seal(p.d.sealedBy(p.key, p.product.class), content), nil
 }
 
 func (p *program) Release() {

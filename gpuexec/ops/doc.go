@@ -46,5 +46,5 @@
 //
 // On cpu, opencl, vulkan and cuda the bits of an output row depend on that row's inputs
 // alone (SPEC E8): every reduction has one written order that neither padding nor
-// batch changes. On onednn they may differ by rounding.
+// batch changes. On onednn, and on cuda with cuBLAS, they may differ by rounding.
 package ops

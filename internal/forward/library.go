@@ -16,14 +16,19 @@ type adjustable interface {
 	For(device int, setting string) ops.Library
 }
 
+// multiplying is a backend with a second implementation of products, in a library.
+type multiplying interface {
+	With(cublas string) ops.Library
+}
+
 // heeded are the settings of backends: paths of the libraries that they open, and the name of
 // the device that comes first.
 var heeded = map[string]string{"cuda": "KILN_NVRTC", "onednn": "KILN_ONEDNN_LIBRARY", "vulkan": "KILN_VULKAN_DEVICE"}
 
 // choice is what a backend's form depends on.
 type choice struct {
-	backend, setting string
-	device           int
+	backend, setting, cublas string
+	device                   int
 }
 
 var chosen sync.Map // ops.Library by choice: runtimes share executors of equal ones, and so weights
@@ -45,10 +50,16 @@ func Library(backend string, device int, settings []env.Row) (ops.Library, error
 		c.setting, lib = isa.Value, made
 	case adjusts:
 		c.setting = setting(settings, heeded[backend]).Value
-		if c.setting == "" && device == 0 {
+		if _, multiplies := lib.(multiplying); multiplies {
+			c.cublas = setting(settings, "KILN_CUBLAS").Value
+		}
+		if c.setting == "" && c.cublas == "" && device == 0 {
 			return lib, nil // the registered one
 		}
 		lib = other.For(device, c.setting)
+		if c.cublas != "" {
+			lib = lib.(multiplying).With(c.cublas)
+		}
 	default:
 		return lib, nil
 	}

@@ -36,6 +36,10 @@ func TestLibrary(t *testing.T) {
 			t.Errorf("%s without settings is not the registered one", backend)
 		}
 	}
+	if with := library("cuda", 0, map[string]string{"KILN_CUBLAS": "/nowhere/libcublas.so"}); with == ops.Find("cuda") ||
+		with == library("cuda", 0, map[string]string{"KILN_CUBLAS": "/nowhere/libcublas.so", "KILN_NVRTC": "/nowhere/library.so"}) {
+		t.Error("cuda with cuBLAS is the registered one, or that with another compiler")
+	}
 	if driver := library("cpu", 0, map[string]string{"KILN_CPU_ISA": "generic"}).Devices(bg)[0].Driver; !strings.Contains(driver, "generic") {
 		t.Errorf("cpu with another instruction set: %s", driver)
 	}

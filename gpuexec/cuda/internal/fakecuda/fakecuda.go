@@ -13,6 +13,7 @@ package fakecuda
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -41,8 +42,8 @@ type Driver struct {
 		sync.Mutex
 		contexts []*primary // of each device
 		current  map[int][]*primary
-		objects  map[uintptr]any // *primary, *stream, *event, *pool, *module, *kernel, *graph, *plan
-		pinned   map[*byte][]byte
+		objects  map[uintptr]any // *primary, *stream, *event, *pool, *module, *kernel, *graph, *plan, *blas
+		pinned   map[*byte]pinned
 		next     uintptr
 		loads    int
 	}
@@ -67,12 +68,19 @@ type block struct {
 	bytes []byte
 }
 
+// pinned is memory of the host.
+type pinned struct {
+	of    *primary
+	bytes []byte
+}
+
 type stream struct {
 	of    *primary
 	busy  sync.Mutex // held while it works
 	mu    sync.Mutex
 	work  []func() int32 // under mu
 	graph *graph         // that captures it, under mu
+	clock float32        // how long it has worked: see elapsed
 }
 
 // pool is one of memory, which is the context's here.
@@ -81,6 +89,8 @@ type pool struct{ of *primary }
 type event struct {
 	of     *primary
 	stream *stream
+	timed  bool
+	at     float32 // the stream's clock then
 }
 
 type module struct {
@@ -130,7 +140,7 @@ func New(devices ...Device) *Driver {
 	for code, name := range codeNames {
 		d.names[code] = &append([]byte(name), 0)[0]
 	}
-	d.mu.current, d.mu.objects, d.mu.pinned = make(map[int][]*primary), make(map[uintptr]any), make(map[*byte][]byte)
+	d.mu.current, d.mu.objects, d.mu.pinned = make(map[int][]*primary), make(map[uintptr]any), make(map[*byte]pinned)
 	d.mu.next = 0x1000
 	for i, of := range devices {
 		p := &primary{Device: of, next: uintptr(i+1) << 40}
@@ -141,17 +151,19 @@ func New(devices ...Device) *Driver {
 }
 
 // Symbol gives the address of a function.
-func (d *Driver) Symbol(name string) (uintptr, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch fn := d.symbols[name].(type) {
+func (d *Driver) Symbol(name string) (uintptr, error) { return symbol(&d.mu, d.symbols, name) }
+
+func symbol(mu sync.Locker, symbols map[string]any, name string) (uintptr, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	switch fn := symbols[name].(type) {
 	case nil:
 		return 0, fmt.Errorf("no symbol %s", name)
 	case uintptr:
 		return fn, nil
 	default:
 		at := purego.NewCallback(fn)
-		d.symbols[name] = at
+		symbols[name] = at
 		return at, nil
 	}
 }
@@ -252,6 +264,7 @@ func (d *Driver) destroy(p *primary) {
 			delete(d.mu.objects, h)
 		}
 	}
+	maps.DeleteFunc(d.mu.pinned, func(_ *byte, m pinned) bool { return m.of == p })
 	p.blocks, p.used, p.sticky = nil, 0, success
 }
 

@@ -37,6 +37,7 @@ func (d *Driver) functions() map[string]any {
 		"cuEventCreate":                d.eventCreate,
 		"cuEventRecord":                d.eventRecord,
 		"cuEventSynchronize":           d.eventSynchronize,
+		"cuEventElapsedTime":           d.elapsed,
 		"cuEventDestroy_v2":            func(h uintptr) int32 { return forget[*event](d, h) },
 		"cuMemAlloc_v2":                d.alloc,
 		"cuMemFree_v2":                 d.free,
@@ -234,33 +235,6 @@ func (d *Driver) streamDestroy(handle uintptr) int32 {
 	return forget[*stream](d, handle)
 }
 
-func (d *Driver) eventCreate(into *uintptr, _ uint32) int32 {
-	return d.make(into, func(p *primary) any { return &event{of: p} })
-}
-
-func (d *Driver) eventRecord(handle, on uintptr) int32 {
-	e, _, code := object[*event](d, handle)
-	if code != success {
-		return code
-	}
-	s, _, code := object[*stream](d, on)
-	if code == success {
-		e.stream = s
-	}
-	return code
-}
-
-func (d *Driver) eventSynchronize(handle uintptr) int32 {
-	e, p, code := object[*event](d, handle)
-	switch {
-	case code != success:
-		return code
-	case e.stream == nil:
-		return p.sticky
-	}
-	return d.drain(e.stream)
-}
-
 func (d *Driver) alloc(into *uintptr, bytes uintptr) int32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -368,10 +342,10 @@ func (p *primary) forget(at uintptr) int32 {
 func (d *Driver) allocHost(into **byte, bytes uintptr) int32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, code := d.here()
+	p, code := d.here()
 	if code == success {
 		made := make([]byte, bytes)
-		d.mu.pinned[&made[0]] = made
+		d.mu.pinned[&made[0]] = pinned{p, made}
 		*into = &made[0]
 	}
 	return code
@@ -380,7 +354,7 @@ func (d *Driver) allocHost(into **byte, bytes uintptr) int32 {
 func (d *Driver) freeHost(at *byte) int32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.pinned[at] == nil {
+	if d.mu.pinned[at].of == nil {
 		return invalidValue
 	}
 	delete(d.mu.pinned, at)
@@ -435,7 +409,7 @@ func (d *Driver) fill(at uintptr, value uint8, n, on uintptr) int32 {
 func (d *Driver) isPinned(at *byte, n uintptr) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return uintptr(len(d.mu.pinned[at])) >= n
+	return uintptr(len(d.mu.pinned[at].bytes)) >= n
 }
 
 func (d *Driver) toDevice(to uintptr, from *byte, n, on uintptr) int32 {
@@ -568,6 +542,7 @@ func (d *Driver) launch(handle uintptr, gx, gy, gz, bx, by, bz, shared uint32, o
 		copy(packed[param.Offset:], unsafe.Slice((*byte)(at), param.Size))
 	}
 	return s.add(func() int32 {
+		s.clock += 1 + float32(k.entry.Shared())/1024
 		err := k.entry.Run(context.Background(), ptx.Launch{Grid: grid, Block: threads, Dynamic: shared, Params: packed, Memory: d.memoryOf(p)})
 		return codeOf(err)
 	})
