@@ -130,7 +130,7 @@ func (i *implementation) wrong(name string) bool {
 		if ref && alongRows(s, &list[0]) && slices.ContainsFunc(list, outOfOrder) {
 			return !newer || hasValues(s.Attr.PostOps) // newer ones take only the values for those in rows
 		}
-		return jit && (misplaced(s, last, false) || !newer && channelsBeside(s))
+		return jit && (misplaced(s, last, false) || !newer && (channelsBeside(s) || unscaled(s, name, &list[0])))
 	case "binary": // bytes are all taken to lie as those of the first tensor
 		bytes := slices.ContainsFunc(list, func(t primitive.Tensor) bool { return typeBytes[t.Type] == 1 })
 		blocks := slices.ContainsFunc(list, func(t primitive.Tensor) bool { return concrete(&t) && len(t.Blocks) != len(list[0].Blocks) })
@@ -185,6 +185,11 @@ func misplaced(s *primitive.Spec, dst *primitive.Tensor, is2 bool) bool {
 		}
 		return !inRows(dst)
 	})
+}
+
+// unscaled is whether a softmax over the channels of blocks leaves the scale of its source out.
+func unscaled(s *primitive.Spec, name string, src *primitive.Tensor) bool {
+	return len(src.Blocks) > 0 && !strings.Contains(name, "avx512") && slices.ContainsFunc(s.Attr.Scales, func(q primitive.Quant) bool { return q.Arg == "src" })
 }
 
 // narrowed is whether the greatest of several numbers goes through bytes of another type, which

@@ -154,3 +154,25 @@ func TestScalesOfTwoMasks(t *testing.T) {
 		})
 	}
 }
+
+// E3: a softmax over the channels of blocks takes the scale of its source in every implementation: those
+// of 3.2 for old processors left it out.
+func TestScaleOfASoftmaxInBlocks(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	if !r.is3() {
+		t.Skip("2.6 has no scales of a softmax")
+	}
+	const batch, channels, n = 2, 16, 3
+	for _, block := range []int64{4, 8, 16} {
+		x := tensor{Type: "f32", Dims: []int64{batch, channels, n}, Strides: []int64{channels * n, n * block, block}, Blocks: []primitive.Block{{Dim: 1, Size: block}}}
+		src, dst, scale := r.memory(x), r.memory(x), r.memory(Dense("f32", 1)) // all are 0
+		Of[float32](scale)[0] = 4
+		want := slices.Repeat([]float64{4. / channels}, batch*channels*n)
+		s := spec("softmax", "inference", "accurate", []param{ints("axis", 1)}, x, x)
+		s.Attr.Scales = []primitive.Quant{{Arg: "src"}}
+		r.each(s, func(name string, p *primitive.Primitive) {
+			r.run(p, Arg{Src, src}, Arg{Dst, dst}, Arg{ScalesOf(Src), scale})
+			near(t, name, Of[float32](dst), want, 1e-5)
+		})
+	}
+}
