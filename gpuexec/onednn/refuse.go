@@ -160,7 +160,9 @@ func (i *implementation) wrong(name string) bool {
 		return !ref && (concrete(&list[0]) && !gapless(&list[0]) || hasValues(s.Attr.PostOps) && !inRows(&list[0]))
 	case "reorder": // zero points by a mask are taken for one, which older versions leave out where there are gaps in the result
 		gaps := !newer && concrete(last) && len(last.Blocks) == 0 && !gapless(last)
-		return scalesDiffer(s, newer, jit) || jit && slices.ContainsFunc(s.Attr.ZeroPoints, func(q primitive.Quant) bool { return gaps || q.Mask != 0 })
+		return scalesDiffer(s, newer, jit) || !jit && copiesAndAdds(s) || slices.ContainsFunc(s.Attr.ZeroPoints, func(q primitive.Quant) bool {
+			return jit && gaps || q.Mask != 0 && (jit || q.Arg == "dst")
+		})
 	}
 	return false
 }
@@ -185,6 +187,19 @@ func misplaced(s *primitive.Spec, dst *primitive.Tensor, is2 bool) bool {
 		}
 		return !inRows(dst)
 	})
+}
+
+// copiesAndAdds is whether a reorder of f32 is a copy by a loop that divides what it copies by the scale
+// of the result, but not what was there.
+func copiesAndAdds(s *primitive.Spec) bool {
+	src, dst := &s.Op.Tensors[0], &s.Op.Tensors[1]
+	scaled := slices.ContainsFunc(s.Attr.Scales, func(q primitive.Quant) bool { return q.Arg == "dst" })
+	masked := slices.ContainsFunc(s.Attr.Scales, func(q primitive.Quant) bool { return q.Mask != 0 })
+	gaps := false // but for those between the indices of the first dimension
+	if len(src.Strides) > 0 && len(src.Blocks) == 0 && !gapless(src) {
+		gaps = !gapless(&primitive.Tensor{Type: src.Type, Dims: src.Dims[1:], Strides: src.Strides[1:]})
+	}
+	return src.Type == "f32" && same(src, dst) && scaled && !masked && !gaps && len(s.Attr.PostOps) > 0 && len(s.Attr.ZeroPoints) == 0
 }
 
 // unscaled is whether a softmax over the channels of blocks leaves the scale of its source out.

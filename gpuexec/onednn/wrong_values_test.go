@@ -120,6 +120,67 @@ func TestZeroPointsOfAReorder(t *testing.T) {
 	}
 }
 
+// E3: a reorder that adds to what was there is right in every implementation: that divides all by the
+// scale of the result, and then comes its zero point. A loop of 3.x for f32 did not divide what was
+// there, and another of 3.13 took the first zero point of the result for all.
+func TestReorderThatAdds(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	if !r.is3() {
+		t.Skip("2.6 has no scales of a result")
+	}
+	const a, b, before, beta = 4, 8, 20, 0.5
+	rows, columns, gaps := []int64{b, 1}, []int64{1, a}, []int64{b + 3, 1}
+	for _, types := range [][2]string{{"f32", "f32"}, {"s32", "f32"}, {"f32", "s32"}, {"s32", "s32"}} {
+		for _, strides := range [][2][]int64{{rows, rows}, {columns, columns}, {rows, columns}, {gaps, gaps}} {
+			src := r.memory(tensor{Type: types[0], Dims: []int64{a, b}, Strides: strides[0]})
+			dst := r.memory(tensor{Type: types[1], Dims: []int64{a, b}, Strides: strides[1]})
+			half, two, zeros := r.memory(Dense("f32", 1)), r.memory(Dense("f32", 1)), r.memory(Dense("s32", b))
+			Of[float32](half)[0], Of[float32](two)[0] = 0.5, 2
+			for i := range Of[int32](zeros) {
+				Of[int32](zeros)[i] = int32(10 * i)
+			}
+			for _, zeroed := range []bool{false, true} {
+				if zeroed && (types[1] == "f32" || !r.image.newer) {
+					break // it has one zero point, and none for f32
+				}
+				s := spec("reorder", "", "", nil, src.Tensor(), dst.Tensor())
+				s.Attr.PostOps = []primitive.PostOp{{Kind: "sum", Scale: beta}}
+				s.Attr.Scales = []primitive.Quant{{Arg: "src"}, {Arg: "dst"}}
+				args := []Arg{{Src, src}, {Dst, dst}, {ScalesOf(Src), half}, {ScalesOf(Dst), two}}
+				if zeroed {
+					s.Attr.ZeroPoints = []primitive.Quant{{Arg: "dst", Mask: 2}}
+					args = append(args, Arg{ZeroPointsOf(Dst), zeros})
+				}
+				r.each(s, func(name string, p *primitive.Primitive) {
+					for i := range dst.Bytes()[:len(dst.Bytes())/4] {
+						if types[1] == "f32" {
+							Of[float32](dst)[i] = before
+						} else {
+							Of[int32](dst)[i] = before
+						}
+					}
+					r.run(p, args...) // of 0
+					for i := range int64(a * b) {
+						want, at := before*beta/2, i/b*strides[1][0]+i%b*strides[1][1]
+						if zeroed {
+							want += float64(10 * (i % b))
+						}
+						got := 0.0
+						if types[1] == "f32" {
+							got = float64(Of[float32](dst)[at])
+						} else {
+							got = float64(Of[int32](dst)[at])
+						}
+						if got != want {
+							t.Fatalf("%s, %v, strides %v: number %d is %v, want %v", name, types, strides, i, got, want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
 // D1: the machine code of a reorder with one zero point is listed, and right, where the result has no
 // gaps: the source may have some, and either may be in blocks.
 func TestZeroPointsBesideBlocks(t *testing.T) {
