@@ -221,10 +221,15 @@ func ordinary(t *testing.T) (all []primitive.Spec) {
 }
 
 // known is whether an implementation of such a request is wrong: in 3.13 functions of f16 for old
-// processors, in 2.6 one with a function behind a pooling.
+// processors, in 2.6 one with a function behind a pooling, and one with what is added to a convolution of
+// f32 with its channels innermost.
 func (r *rig) known(s *primitive.Spec, name string) bool {
-	if s.Kind == "pooling" {
+	switch s.Kind {
+	case "pooling":
 		return !r.is3() && name == "jit:sse41" && len(s.Attr.PostOps) > 0
+	case "convolution":
+		values := slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return slices.Equal(p.Source.Dims, s.Op.Tensors[3].Dims) })
+		return !r.is3() && name == "x64:gemm:jit" && s.Op.Tensors[0].Type == "f32" && values
 	}
 	return s.Kind == "eltwise" && r.image.newer && s.Op.Tensors[0].Type == "f16" && (name == "jit:avx" || name == "jit:sse41")
 }

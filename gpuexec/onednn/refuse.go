@@ -141,6 +141,9 @@ func (i *implementation) wrong(name string) bool {
 		if hasValues(s.Attr.PostOps) && !inRows(last) && !(newer && byColumn(s, last)) { // they look for a value by the place of a number, as if it were in rows
 			return !ref
 		}
+		if i.losesTheLast(name, last.Dims[len(last.Dims)-1]) {
+			return true
+		}
 		return newer && scattered(&list[1]) && strings.HasPrefix(name, "brg_matmul") // it takes rows of one product for those of the next
 	case "inner_product": // weights of one row are taken to have the order of the source
 		if is2 && name == "x64:gemm:jit" && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.ZeroPoint != 0 }) {
@@ -158,6 +161,8 @@ func (i *implementation) wrong(name string) bool {
 		return jit && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool { return p.Kind == "binary" && !byChannel(&p.Source) })
 	case "layer_normalization": // rows are taken to lie side by side, in the order of their dimensions
 		return !ref && (concrete(&list[0]) && !gapless(&list[0]) || hasValues(s.Attr.PostOps) && !inRows(&list[0]))
+	case "convolution":
+		return !ref && i.misreads(name)
 	case "reorder": // zero points by a mask are taken for one, which older versions leave out where there are gaps in the result
 		gaps := !newer && concrete(last) && len(last.Blocks) == 0 && !gapless(last)
 		return scalesDiffer(s, newer, jit) || !jit && copiesAndAdds(s) || slices.ContainsFunc(s.Attr.ZeroPoints, func(q primitive.Quant) bool {
@@ -187,6 +192,44 @@ func misplaced(s *primitive.Spec, dst *primitive.Tensor, is2 bool) bool {
 		}
 		return !inRows(dst)
 	})
+}
+
+// misreads is whether a convolution takes other values behind it, or another image, than it is given.
+func (i *implementation) misreads(name string) bool {
+	s, newer, list := i.spec, i.lib.image.newer, i.list()
+	_, is2 := i.lib.b.(*table2)
+	src, weights, dst := &list[0], &list[1], &list[len(list)-1]
+	several := func(size int64) bool { return size != 1 }
+	one := !slices.ContainsFunc(dst.Dims[2:], several) // number in each channel
+	bytes := strings.HasPrefix(name, "x64:gemm_s8")
+	switch {
+	case name == "x64:gemm:jit" && !newer: // values for each number are looked for as if they were in rows
+		return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+			like := p.Source
+			like.Type = dst.Type
+			return p.Kind == "binary" && slices.Equal(like.Dims, dst.Dims) && (!same(&like, dst) || is2 && src.Type == "f32" && !(inRows(src) && inRows(dst)))
+		})
+	case bytes && is2: // of the second image on, values for some numbers of channels
+		each := weights.Dims[len(weights.Dims)-len(dst.Dims)]
+		return dst.Dims[0] > 1 && !one && (each > 32 || each > 16 && each%2 == 1) && hasValues(s.Attr.PostOps)
+	case bytes && newer: // channels are taken for what is in rows
+		return one && !slices.ContainsFunc(src.Dims[2:], several) && concrete(&s.Op.Tensors[0])
+	case i.losesTheLast(name, dst.Dims[1]):
+		return true
+	case newer && (strings.HasPrefix(name, "jit_int8") || strings.HasPrefix(name, "jit_uni_int8")): // all have the value of the first channel
+		return one && dst.Dims[0] != 1 && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+			return p.Kind == "binary" && slices.ContainsFunc(p.Source.Dims, several) && byChannel(&p.Source)
+		})
+	}
+	return false
+}
+
+// losesTheLast is whether code of 3.13 for AVX2 has at times no values for the last columns or channels,
+// as it has where the processor has AVX-512.
+func (i *implementation) losesTheLast(name string, columns int64) bool {
+	const avx512 = 0x20 // of the library's sets of instructions
+	rest := columns%8 != 0 && hasValues(i.spec.Attr.PostOps)
+	return rest && i.lib.image.newer && strings.HasPrefix(name, "brg") && strings.HasSuffix(name, "avx2_vnni") && i.lib.c.ISA()&avx512 != 0
 }
 
 // copiesAndAdds is whether a reorder of f32 is a copy by a loop that divides what it copies by the scale
