@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,7 +47,7 @@ func TestSharedPrimitives(t *testing.T) {
 	args := []Arg{{Src, r.filled(5, shape)}}
 	jobs = append(jobs, job{r.both(norm, args[0], Arg{Dst, m}), args, shape, bytes.Clone(m.Bytes())})
 
-	if jobs[0].p.Descriptor().Scratchpad() == 0 {
+	if !slices.ContainsFunc(jobs, func(j job) bool { return j.p.Descriptor().Scratchpad() > 0 }) { // products of 3.2 have none with AVX2
 		t.Error("no scratch memory is needed: this test shows nothing")
 	}
 	var wrong atomic.Int64
