@@ -226,11 +226,6 @@ func (s *shell) compiled(m compiledMsg) {
 		k.Release()
 	})
 	g := s.device
-	if g.lasts {
-		close(k.asked)
-		k.Release() // not the last hold
-		return
-	}
 	s.begin(g, func() { // for the loss of the device; nobody waits for it
 		defer k.Release()
 		defer close(k.asked)

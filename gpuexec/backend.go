@@ -43,9 +43,7 @@ type Device interface {
 	Alloc(n int64) (Memory, error)
 	// OpenQueue makes what one run worker needs to launch.
 	OpenQueue() (Queue, error)
-	// Lost is closed when the device has gone by itself; nil if it never does. A device that
-	// no call loses either may have a method Lasts(): its kernels are never made again, so
-	// that the executor need not ask for the blob of each.
+	// Lost is closed when the device has gone by itself; nil if it never does.
 	Lost() <-chan struct{}
 	Close() error
 }

@@ -24,7 +24,6 @@ type generation struct {
 	info   DeviceInfo
 	limits Limits
 	lost   <-chan struct{} // nil: it never goes by itself
-	lasts  bool            // see lasting
 	queues []Queue         // one a worker
 	jobs   chan *job       // capacity: one a worker, so that the actor never waits
 	slots  *slots          // of compiles that may run at once
@@ -37,9 +36,6 @@ type generation struct {
 	}
 	users sync.WaitGroup // workers and driver calls under way; grows under mu, before over
 }
-
-// lasting is a Device that is never lost, see Device.Lost.
-type lasting interface{ Lasts() }
 
 // worker calls the driver with a queue of its own, on one goroutine at a time.
 type worker struct {
@@ -74,7 +70,6 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 		}
 		g.device = device
 		g.info, g.limits, g.lost = device.Info(), device.Limits(), device.Lost()
-		_, g.lasts = device.(lasting)
 		if n > 1 && !same(g.info.Identity, e.info.Identity) {
 			return fault.Wrap("executor: reopen", "", "another device came back: its identity differs", fault.ErrUnavailable)
 		}

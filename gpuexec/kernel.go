@@ -21,7 +21,7 @@ type Kernel struct {
 	requires []string
 	built    atomic.Pointer[built]
 	blob     atomic.Pointer[[]byte] // as the driver gave it; nil = not yet, or there is none
-	asked    chan struct{}          // closed when the driver was asked for the blob, or need not be
+	asked    chan struct{}          // closed when the driver was asked for the blob
 	cell     lease.Cell
 	taken    atomic.Bool // by a caller of Compile or Load
 }

@@ -56,56 +56,6 @@ func TestOneKernelIsNotRebuilt(t *testing.T) {
 	})
 }
 
-// lasting is a backend whose device is never lost.
-type lasting struct{ *fakedevice.Backend }
-
-func (b lasting) Open(ctx context.Context, index int) (gpuexec.Device, error) {
-	d, err := b.Backend.Open(ctx, index)
-	return lastingDevice{d}, err
-}
-
-type lastingDevice struct{ gpuexec.Device }
-
-func (lastingDevice) Lasts() {}
-
-// E1: a compile asks for the blob that a restart would load, unless there can be none: then
-// only who wants the blob asks for it.
-func TestNoBlobForADeviceThatLasts(t *testing.T) {
-	actorstest.Bubble(t, func(t *testing.T) {
-		var asked atomic.Int64
-		f := &fakedevice.Backend{OnBlob: func(string) error { asked.Add(1); return nil }}
-		for want, b := range []gpuexec.Backend{lasting{f}, f} {
-			e, err := gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			asked.Store(0)
-			k, err := e.Compile(bg, source("key"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if n := asked.Load(); n != int64(want) {
-				t.Errorf("%T: asked for %d blobs, want %d", b, n, want)
-			}
-			if blob, err := k.Blob(bg); string(blob) != "key" || err != nil {
-				t.Errorf("%T: %q, %v", b, blob, err)
-			}
-			if n := asked.Load(); n != 1 {
-				t.Errorf("%T: asked %d times, want 1", b, n)
-			}
-			k.Release()
-			synctest.Wait()
-			if n := f.Programs(); n != 0 {
-				t.Errorf("%T: %d programs after the last release", b, n)
-			}
-			if err := e.Close(bg); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
 // passing is a context that ends at once and does not say so beforehand: a caller
 // that leaves while its question is on the way.
 type passing struct{ context.Context }

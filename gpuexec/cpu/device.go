@@ -31,9 +31,6 @@ func (d *device) Limits() gpuexec.Limits {
 // Lost implements gpuexec.Device: a processor does not go away.
 func (d *device) Lost() <-chan struct{} { return nil }
 
-// Lasts tells the executor that no driver call loses it either.
-func (d *device) Lasts() {}
-
 func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
 	op, err := opOf(src)
 	if err != nil {
