@@ -81,6 +81,11 @@ func TestKeyOfCode(t *testing.T) {
 		}
 		add(fmt.Sprint("parameter field ", i), fullCode(), p)
 	}
+	for _, of := range []int{0, 1} {
+		two := []gpuexec.Param{params[0], params[0]}
+		two[of].ReadOnly = true
+		add(fmt.Sprint("only read: buffer ", of), fullCode(), two)
+	}
 	moved := fullCode()
 	moved.Defines, moved.Includes = moved.Includes, moved.Defines
 	add("defines and includes exchanged", moved, params)

@@ -324,6 +324,37 @@ func TestClosedByItsCompile(t *testing.T) {
 	}
 }
 
+// F6, F8: so would a driver that makes a kernel again, for a device that was lost.
+func TestClosedByARestart(t *testing.T) {
+	var e *gpuexec.Executor
+	var lost atomic.Bool
+	answer := make(chan error, 1)
+	again := func() error {
+		if lost.Load() {
+			waiting, stop := context.WithTimeout(bg, 10*time.Second)
+			defer stop()
+			answer <- e.Close(waiting)
+		}
+		return nil
+	}
+	for what, f := range map[string]*fakedevice.Backend{
+		"its blob":   {OnLoad: func(context.Context, gpuexec.Source, []byte) error { return again() }},
+		"its source": {NoBlobs: true, OnCompile: func(context.Context, gpuexec.Source) error { return again() }},
+	} {
+		lost.Store(false)
+		e = open(t, f, gpuexec.Config{})
+		compile(t, e, source("k"))
+		lost.Store(true)
+		f.Lose()
+		if err := <-answer; !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("closed by the driver that makes a kernel of %s: %v, want ErrCycle", what, err)
+		}
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // warned is the handler of a log that calls a function for each warning and error.
 type warned struct {
 	slog.Handler

@@ -38,7 +38,7 @@ func TestNestedCompile(t *testing.T) {
 				return err
 			}}
 			e = open(t, f, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
-			whole := make(chan error, 1)
+			whole, began := make(chan error, 1), time.Now()
 			go func() {
 				k, err := e.Compile(bg, source("whole"))
 				if err == nil {
@@ -60,6 +60,9 @@ func TestNestedCompile(t *testing.T) {
 			close(goOn)
 			if err := <-whole; err != nil {
 				t.Errorf("it waits %v: %v", waits, err)
+			}
+			if took := time.Since(began); took > 0 {
+				t.Errorf("it waits %v: let through after %v, want at once", waits, took)
 			}
 			if waits {
 				if err := <-part; err != nil {

@@ -2,6 +2,7 @@ package gpuexec
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,29 @@ func (w waitsFor) Ask(context.Context) (flight.Ticket[*Kernel], error) {
 }
 func (waitsFor) Take(*Kernel)                 {}
 func (waitsFor) Leave(flight.Ticket[*Kernel]) {}
+
+// F4: a compile whose callers leave while it waits for a slot is not kept among those that wait.
+func TestGivenUpCompileWaitsForNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(1)
+		s.free <- struct{}{} // taken
+		f := new(compiling)
+		f.Begin(t.Context(), s, "k")
+		done := make(chan error, 1)
+		go (*Executor)(nil).build(f, &generation{slots: s}, func(_ *Kernel, err error) { done <- err })
+		synctest.Wait()
+		if waiting(f.Creator()) == nil {
+			t.Error("it does not wait")
+		}
+		f.Cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if waiting(f.Creator()) != nil {
+			t.Error("it is still among those that wait")
+		}
+	})
+}
 
 // F5: a compile that is let through once, since all that run wait for it, is not let
 // through again while it has not gone on: on a busy machine that takes a while.
