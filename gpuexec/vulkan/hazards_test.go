@@ -155,6 +155,29 @@ func TestBarriersOfParts(t *testing.T) {
 	}
 }
 
+// E3: the first launch of a recording counts for those behind it, though one before it
+// filled another recording.
+func TestBarriersBehindARecording(t *testing.T) {
+	b := driven(t, Config{})
+	e := open(t, b, 1)
+	reads, writes := buffer, buffer
+	reads.ReadOnly, writes.WriteOnly = true, true
+	k := compile(t, e, source(t, gpuexec.Code{Language: SPIRV, Text: texelsModule}, reads, writes))
+	x, y := alloc(t, e, 256), alloc(t, e, 4096)
+	var all []gpuexec.Launch
+	for i := range vk.MostSets + 2 {
+		from := int64(i / vk.MostSets * 1024) // those of a recording write one part
+		all = append(all, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{gpuexec.PartArg(x, 0, 64), gpuexec.PartArg(y, from, 64)}})
+	}
+	before := b.counts.barriers.Load()
+	if err := e.Submit(t.Context(), all...); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.counts.barriers.Load() - before; n != vk.MostSets-1+1 {
+		t.Errorf("%d barriers, want %d in the first recording and 1 in the second", n, vk.MostSets-1)
+	}
+}
+
 // E3: a word that the module does not keep is refused: nothing else would find the race.
 func TestReadOnlyIsOfTheModule(t *testing.T) {
 	e := open(t, driven(t, Config{}), 1)

@@ -48,6 +48,45 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// A buffer is only read where each of its members is declared so, in modules as they were
+// before SPIR-V 1.3, too, whose storage buffers are uniforms with a decoration.
+func TestReadOnly(t *testing.T) {
+	const opStruct, opPointer, opVariable, opDecorate, uniform, block, bufferBlock, storage = 30, 32, 59, 71, 2, 2, 3, 12
+	for what, c := range map[string]struct {
+		change func(op uint32, i []uint32) []uint32
+		want   bool // of binding 0
+	}{
+		"as before SPIR-V 1.3": {want: true, change: func(op uint32, i []uint32) []uint32 {
+			switch {
+			case op == opPointer && i[2] == storage:
+				i[2] = uniform
+			case op == opVariable && i[3] == storage:
+				i[3] = uniform
+			case op == opDecorate && i[2] == block:
+				i[2] = bufferBlock
+			}
+			return i
+		}},
+		"with a member more": {change: func(op uint32, i []uint32) []uint32 {
+			if op == opStruct && len(i) == 3 {
+				i[0] += 1 << 16
+				i = append(i, i[2])
+			}
+			return i
+		}},
+	} {
+		module := words(t, "axpy")
+		changed := slices.Clone(module[:5])
+		for rest := module[5:]; len(rest) > 0; rest = rest[rest[0]>>16:] {
+			changed = append(changed, c.change(rest[0]&0xffff, slices.Clone(rest[:rest[0]>>16]))...)
+		}
+		m, err := spirv.Read(changed, "main", nil)
+		if want := []spirv.Binding{{Number: 0, ReadOnly: c.want}, {Number: 1}}; err != nil || !slices.Equal(m.Bindings, want) {
+			t.Errorf("%s: %+v, %v; want %+v", what, m, err, want)
+		}
+	}
+}
+
 // What takes something else than buffers in set 0, or texels of something else than float32, is refused with the reason.
 func TestUnsupported(t *testing.T) {
 	for _, name := range []string{"image", "set", "integers"} {
