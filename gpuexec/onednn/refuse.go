@@ -216,8 +216,8 @@ func (i *implementation) misreads(name string) bool {
 		return one && !slices.ContainsFunc(src.Dims[2:], several) && concrete(&s.Op.Tensors[0])
 	case i.losesTheLast(name, dst.Dims[1]):
 		return true
-	case newer && (strings.HasPrefix(name, "jit_int8") || strings.HasPrefix(name, "jit_uni_int8")): // all have the value of the first channel
-		return one && dst.Dims[0] != 1 && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+	case newer && (strings.HasPrefix(name, "jit_int8") || strings.HasPrefix(name, "jit_uni_int8")): // all have the value of the first channel, where the layout of the result is given
+		return one && dst.Dims[0] != 1 && concrete(&s.Op.Tensors[len(list)-1]) && slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
 			return p.Kind == "binary" && slices.ContainsFunc(p.Source.Dims, several) && byChannel(&p.Source)
 		})
 	}

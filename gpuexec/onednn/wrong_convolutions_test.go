@@ -94,6 +94,26 @@ func TestValuesBehindAConvolution(t *testing.T) {
 	}
 }
 
+// D1: a convolution of bytes into images of one number, with a value for each channel behind it, is in
+// every implementation of 3.13 that there is without the values, and right, where the library lays the
+// result out, as in networks.
+func TestValuesBehindAConvolutionIntoOneNumber(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const n, in = 3, 8
+	for _, types := range [][2]string{{"u8", "u8"}, {"s8", "s8"}, {"u8", "f32"}} {
+		for _, out := range []int64{16, 24} {
+			src, weights, channels := r.counted(0, 3, n, in, 1), r.counted(0, 2, out, in, 1), r.counted(0, 11, 1, out, 1)
+			s := spec("convolution", "inference", "direct", nil, tensor{Type: types[0], Dims: []int64{n, in, 1}}, tensor{Type: "s8", Dims: []int64{out, in, 1}}, tensor{}, tensor{Type: types[1], Dims: []int64{n, out, 1}})
+			plain := r.names(s)
+			s.Attr.PostOps = []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: channels.Tensor()}}
+			r.pixels(s, src, weights, channels)
+			if names := r.names(s); r.image.newer && !slices.Equal(names, plain) {
+				t.Errorf("%v, %d channels: %v, want %v", types, out, names, plain)
+			}
+		}
+	}
+}
+
 // E3: a convolution of bytes whose images have one number is right in every implementation: one of 3.13
 // took channels for others.
 func TestConvolutionOfOneNumber(t *testing.T) {
