@@ -131,22 +131,25 @@ const (
 
 var mostSums int64 = 1 << 35 // numbers that are multiplied in a measurement; tests have fewer
 
-// measured is a class with as few rows as can be measured in bounded memory and time.
+// measured is a class in bounded memory and time: its largest dimension is halved until it
+// is small enough.
 func measured(class ops.Op) ops.Op {
-	for class.Dims[0] > 1 {
-		numbers, sums := int64(0), int64(1)
+	for {
+		numbers, sums, largest := int64(0), int64(1), 0
 		for _, n := range general.Elements(class, panel) {
 			numbers += n
 		}
 		for i := range class.Kind.Dims() {
 			sums *= class.Dims[i]
+			if class.Dims[i] > class.Dims[largest] {
+				largest = i
+			}
 		}
 		if numbers <= mostMeasured && sums <= mostSums {
-			break
+			return class
 		}
-		class.Dims[0] /= 2
+		class.Dims[largest] /= 2
 	}
-	return class
 }
 
 // measure gives how many milliseconds some launches take on this device, at best, of the

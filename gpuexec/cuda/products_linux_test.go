@@ -391,3 +391,28 @@ func TestKeysOfMeasuredProducts(t *testing.T) {
 		t.Errorf("a choice of another cuBLAS: %v", err)
 	}
 }
+
+// A measurement takes bounded memory and time, whatever the shape.
+func TestMeasuredProductsAreBounded(t *testing.T) {
+	for _, op := range []ops.Op{biased(128, 4096, 151936), ops.New(ops.MatMul, 1<<30+1, 1, 1), ops.New(ops.MatMul, 1, 1<<15, 1<<15), ops.New(ops.MatMul, 1<<13, 1<<13, 1<<13),
+		batch(true, 1, 1, 1, 46000, 46000, 1), batch(false, 1, 1, 1, 46000, 46000, 46000), batch(false, 1, 40000, 40000, 1, 1, 1), batch(false, 1, 1, 1, 1, 1, 1<<30+1)} {
+		check(general.Check(op, panel))
+		got := measured(classOf(op))
+		numbers, sums := int64(0), int64(1)
+		for _, n := range general.Elements(got, panel) {
+			numbers += n
+		}
+		for i := range got.Kind.Dims() {
+			sums *= got.Dims[i]
+		}
+		if err := got.Validate(); err != nil || numbers > mostMeasured || sums > mostSums {
+			t.Errorf("%s is measured as %s: %d numbers, %d sums, %v", op, got, numbers, sums, err)
+		}
+	}
+	if got := measured(biased(128, 4096, 151936)); got.Dims[0] != 128 || got.Dims[1] != 4096 {
+		t.Errorf("many rows are measured as %s", got)
+	}
+	if op := ops.New(ops.MatMul, 128, 768, 3072); measured(op) != op {
+		t.Errorf("%s is measured as %s", op, measured(op))
+	}
+}
