@@ -198,12 +198,12 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, err
 	}
-	theirs := false
+	choice := byKernel
 	if class != (ops.Op{}) {
 		if len(content) < 1 {
 			return nil, refused(fault.Truncated, "", "no choice")
 		}
-		theirs, content = content[0] != 0, content[1:]
+		choice, content = content[0], content[1:]
 	}
 	im, err := imageOf(append([]byte(nil), content...))
 	if err != nil {
@@ -216,7 +216,10 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, blamed(err)
 	}
-	p.product.theirs = theirs
+	if err := d.heed(ctx, p, choice); err != nil {
+		p.Release()
+		return nil, err
+	}
 	return p, nil
 }
 

@@ -48,7 +48,8 @@
 // some 256 MiB, and the quicker one stays. What was chosen is in the blob, so that a process
 // that finds it in a store neither compiles nor measures; the class is in the key, cuBLAS's
 // version and the device's name are in the identity. Within a process the first choice holds
-// without a store, too.
+// without a store, too. A measurement that fails, for want of memory or of cuBLAS itself,
+// chooses nothing: the kernel computes, and whoever loads that blob measures.
 //
 // cuBLAS computes in float32 in its pedantic mode, without TF32, with one handle and 4 or 32
 // MiB of workspace for each worker that used it. Bits of a row may depend on what is beside

@@ -19,9 +19,10 @@ import (
 
 // product is the side of a program that may be cuBLAS's.
 type product struct {
-	class  ops.Op // that was measured; the zero Op: the program is no product, or there is no cuBLAS
-	bias   handle // the kernel that adds one
-	theirs bool   // cuBLAS computes it
+	class    ops.Op // that is measured; the zero Op: the program is no product, or there is no cuBLAS
+	bias     handle // the kernel that adds one
+	measured bool   // else nothing was chosen, and this package's kernel computes it
+	theirs   bool   // cuBLAS computes it
 }
 
 // multiply has cuBLAS compute a product, on the worker's stream. It gives false where this
@@ -98,28 +99,86 @@ type choiceKey struct {
 	version, source string
 }
 
-// measuring is held while a process measures: two would disturb each other.
-var measuring sync.Mutex
+// measuring has whoever measures: two would disturb each other.
+var measuring = make(chan struct{}, 1)
 
-// choose settles whose product a new program's is. A measurement that fails is for this
-// package's kernel, but a device that is lost is said so.
+// choose settles whose product a new program's is. Where a measurement fails nothing is
+// chosen, and the kernel of this package computes; a device that is lost is said so.
 func (d *device) choose(ctx context.Context, p *program) error {
 	if p.product.class == (ops.Op{}) {
 		return nil
 	}
-	key := choiceKey{d.ordinal, d.cublas.version, p.key}
-	measuring.Lock()
-	defer measuring.Unlock()
-	theirs, known := choices.Load(key)
-	if !known {
-		best, err := d.measure(ctx, p)
-		if err != nil && (errors.Is(err, fault.ErrDeviceLost) || ctx.Err() != nil) {
-			return err
-		}
-		theirs = err == nil && best[1] < best[0]
-		choices.Store(key, theirs)
+	if d.chosen(p) || d.distrusted.Load() {
+		return nil
 	}
-	p.product.theirs = theirs.(bool)
+	select {
+	case measuring <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.primary.lost:
+		return failure("compile", fault.ErrDeviceLost, "the context was lost meanwhile")
+	}
+	defer func() { <-measuring }()
+	if d.chosen(p) {
+		return nil
+	}
+	best, err := d.measure(ctx, p)
+	switch {
+	case err == nil:
+		d.keep(p, best[1] < best[0])
+	case errors.Is(err, fault.ErrDeviceLost) || ctx.Err() != nil:
+		return err
+	}
+	return nil
+}
+
+// choiceOf is what choices have a program by.
+func (d *device) choiceOf(p *program) choiceKey {
+	return choiceKey{d.ordinal, d.cublas.version, p.key}
+}
+
+// chosen has a program computed as it was before in this process, if it was.
+func (d *device) chosen(p *program) bool {
+	theirs, known := choices.Load(d.choiceOf(p))
+	if known {
+		p.product.measured, p.product.theirs = true, theirs.(bool)
+	}
+	return known
+}
+
+// keep has a program computed as it was measured. The first choice of a process is kept.
+func (d *device) keep(p *program, theirs bool) {
+	p.product.measured, p.product.theirs = true, theirs
+	choices.LoadOrStore(d.choiceOf(p), theirs)
+}
+
+// What a blob has of a choice.
+const (
+	byKernel byte = iota
+	byCuBLAS
+	unmeasured
+)
+
+// choice is that of a program.
+func (p *product) choice() byte {
+	switch {
+	case !p.measured:
+		return unmeasured
+	case p.theirs:
+		return byCuBLAS
+	}
+	return byKernel
+}
+
+// heed has a program that was loaded computed as its blob says. One that was not measured is
+// measured now.
+func (d *device) heed(ctx context.Context, p *program, choice byte) error {
+	if choice == unmeasured {
+		return d.choose(ctx, p)
+	}
+	if p.product.class != (ops.Op{}) {
+		d.keep(p, choice == byCuBLAS)
+	}
 	return nil
 }
 

@@ -101,11 +101,7 @@ func (p *program) Requires() []string { return nil }
 func (p *program) Blob(context.Context) ([]byte, error) {
 	content := p.image.content()
 	if p.product.class != (ops.Op{}) {
-		choice := []byte{0}
-		if p.product.theirs {
-			choice[0] = 1
-		}
-		content = append(choice, content...)
+		content = append([]byte{p.product.choice()}, content...)
 	}
 	return format.Seal(p.d.sealedBy(p.key, p.product.class), content), nil
 }

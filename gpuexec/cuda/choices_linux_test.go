@@ -1,0 +1,137 @@
+//go:build linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
+)
+
+// A measurement that fails chooses nothing: the kernel computes, and whoever loads the blob
+// later measures. Otherwise a moment without memory would choose for all processes of a store.
+func TestFailedProductMeasurementChoosesNothing(t *testing.T) {
+	op := biased(3, 5, 40)
+	noMemory := func(called function) int32 {
+		if called == cuMemAllocFromPoolAsync || called == cuMemAlloc {
+			return outOfMemory
+		}
+		return success
+	}
+	for _, c := range []struct {
+		what string
+		fail func()
+	}{
+		{"cuBLAS has no memory", func() {
+			theirs().Fault = func(name string) int32 {
+				if name == blasNames[blasCreate] {
+					return 3
+				}
+				return success
+			}
+		}},
+		{"the device has no memory", func() { inject.Store(&noMemory) }},
+	} {
+		b, products := withBLAS(t, quick)
+		counts := theirs().Fault
+		src := must(b.Source(op))
+		e := must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))
+		c.fail()
+		k, err := e.Compile(bg, src)
+		inject.Store(nil)
+		theirs().Fault = counts
+		if err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if got, want := run(t, e, op, k); !equal(got, want) || products.Load() > 0 {
+			t.Errorf("%s: %v, want %v; cuBLAS was asked %d times", c.what, got, want, products.Load())
+		}
+		blob := must(k.Blob(bg))
+		k.Release()
+		check(e.Close(bg))
+
+		e = generaltest.Open(t, b, 1)
+		again := must(e.Load(bg, src, blob))
+		defer again.Release()
+		before := products.Load()
+		if before == 0 {
+			t.Errorf("%s: whoever loads the blob measures nothing", c.what)
+		}
+		if got, want := run(t, e, op, again); !equal(got, want) || products.Load() == before {
+			t.Errorf("%s: loaded: %v, want %v; cuBLAS was asked: %t", c.what, got, want, products.Load() > before)
+		}
+	}
+}
+
+// A choice that came from a store is this process's: what is compiled later is not measured.
+func TestLoadedProductIsCompiledOnceMore(t *testing.T) {
+	op := biased(3, 5, 40)
+	for _, cost := range []float32{quick, slow} {
+		b, products := withBLAS(t, cost)
+		src := must(b.Source(op))
+		e := must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))
+		k := must(e.Compile(bg, src))
+		blob := must(k.Blob(bg))
+		k.Release()
+		check(e.Close(bg))
+
+		b, products = withBLAS(t, quick+slow-cost) // another process
+		e = must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))
+		must(e.Load(bg, src, blob)).Release()
+		check(e.Close(bg))
+		e = generaltest.Open(t, b, 1)
+		again := compile(t, e, src)
+		if n := products.Load(); n > 0 {
+			t.Errorf("cost %v: %d products were measured", cost, n)
+		}
+		if run(t, e, op, again); products.Load() > 0 != (cost == quick) {
+			t.Errorf("cost %v: cuBLAS was asked %d times", cost, products.Load())
+		}
+	}
+}
+
+// Whoever waits for another's measurement waits no longer than its context and its device
+// last, and does not wait where it was chosen before.
+func TestWaitingForAnotherProductsMeasurement(t *testing.T) {
+	b, _ := withBLAS(t, quick)
+	src := must(b.Source(biased(3, 5, 40)))
+	blob := productBlob(t, b, biased(3, 5, 40))
+	measuring <- struct{}{}
+	defer func() { <-measuring }()
+	choose := func(ctx context.Context, prepare func(d *device)) error {
+		opened := must(b.open(bg, 0))
+		d := opened.(*device)
+		p := must(d.Load(bg, src, blob)).(*program)
+		choices.Clear()
+		ended := make(chan error, 1)
+		prepare(d)
+		go func() { ended <- d.choose(ctx, p) }()
+		select {
+		case err := <-ended:
+			check(d.Close())
+			return err
+		case <-time.After(20 * time.Second):
+			t.Fatal("it waits for a measurement that does not end")
+			return nil
+		}
+	}
+	over, cancel := context.WithCancel(bg)
+	cancel()
+	if err := choose(over, func(*device) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	if err := choose(bg, func(d *device) { d.primary.lose() }); !errors.Is(err, fault.ErrDeviceLost) {
+		t.Errorf("a device that is lost: %v", err)
+	}
+	if err := choose(bg, func(d *device) { choices.Store(choiceKey{d.ordinal, d.cublas.version, src.Key}, true) }); err != nil {
+		t.Errorf("chosen before: %v", err)
+	}
+	if err := choose(bg, func(d *device) { d.distrusted.Store(true) }); err != nil {
+		t.Errorf("cuBLAS has failed before: %v", err)
+	}
+}
