@@ -135,3 +135,45 @@ func TestWaitingForAnotherProductsMeasurement(t *testing.T) {
 		t.Errorf("cuBLAS has failed before: %v", err)
 	}
 }
+
+// A measurement whose context ends chooses nothing, and is said so.
+func TestProductMeasurementThatIsGivenUp(t *testing.T) {
+	b, products := withBLAS(t, quick)
+	op := biased(3, 5, 40)
+	d := must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
+	p := must(d.Load(bg, must(b.Source(op)), productBlob(t, b, op))).(*program)
+	choices.Clear()
+	ctx, cancel := context.WithCancel(bg)
+	defer cancel()
+	counts := theirs().Fault
+	theirs().Fault = func(name string) int32 {
+		if name == blasNames[blasProducts] {
+			cancel()
+		}
+		return counts(name)
+	}
+	if err := d.choose(ctx, p); !errors.Is(err, context.Canceled) || products.Load() == 0 {
+		t.Errorf("%v, after %d products", err, products.Load())
+	}
+	if _, known := choices.Load(d.choiceOf(p)); known {
+		t.Error("a measurement that was given up has chosen")
+	}
+}
+
+// A choice is one device's in a process, and in a blob that of devices of one name.
+func TestChoiceOfAProductIsOfItsDevice(t *testing.T) {
+	b, _ := withBLAS(t, quick)
+	op := biased(3, 5, 40)
+	src, blob := must(b.Source(op)), productBlob(t, b, op)
+	first, second := must(b.open(bg, 0)).(*device), must(b.open(bg, 1)).(*device)
+	defer func() { check(errors.Join(first.Close(), second.Close())) }()
+	p := must(first.Load(bg, src, blob)).(*program)
+	if second.chosen(&program{d: second, key: p.key}) {
+		t.Error("a choice of one device is another's")
+	}
+	second.info.Name = "Another"
+	if _, err := second.Load(bg, src, blob); !errors.Is(err, fault.ErrRefused) {
+		t.Errorf("a choice of a device of another name: %v", err)
+	}
+}

@@ -116,14 +116,15 @@ func run(t testing.TB, e *gpuexec.Executor, op ops.Op, k *gpuexec.Kernel) (got, 
 	var args []gpuexec.Arg
 	var out *gpuexec.Buffer
 	for _, numbers := range all {
-		out = must(e.Alloc(bg, int64(4*len(numbers))))
+		const before = 256 // bytes of the buffer that are not the tensor's
+		out = must(e.Alloc(bg, before+int64(4*len(numbers))))
 		defer out.Release()
-		check(e.Write(bg, out, 0, gpuexec.BytesOf(numbers)))
-		args = append(args, gpuexec.BufferArg(out))
+		check(e.Write(bg, out, before, gpuexec.BytesOf(numbers)))
+		args = append(args, gpuexec.PartArg(out, before, int64(4*len(numbers))))
 	}
 	grid, values := backend{}.Launch(op)
 	check(e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: grid, Args: append(args, values...)}))
-	return download[float32](t, e, out), want
+	return download[float32](t, e, out)[256/4:], want
 }
 
 // equal tells whether numbers are others but for their rounding.
