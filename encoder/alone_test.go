@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln"
 )
@@ -67,5 +69,40 @@ func TestOneTextIsLeft(t *testing.T) {
 	}
 	if got, err := e.EncodeTokens(context.Background(), ids); err != nil || len(got[0]) == 0 {
 		t.Errorf("afterwards: %v, %v", got, err)
+	}
+}
+
+// A caller that computes its own text has it before the next one is computed.
+func TestOneTextIsAllThatItsCallerComputes(t *testing.T) {
+	var e *Encoder
+	var next *call
+	var once sync.Once
+	var shape kiln.Shape
+	returned := make(chan struct{})
+	e = openTiny(t, Config{Workers: 1}, kiln.Config{Listen: func(told kiln.Event) {
+		if told.Session == "" {
+			return
+		}
+		once.Do(func() {
+			shape = told.Shape
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.mu.queue.push(next)
+		})
+		if told.Shape != shape {
+			select {
+			case <-returned:
+			case <-time.After(10 * time.Second):
+				t.Error("the caller computes the next text, too")
+			}
+		}
+	}})
+	next = newCall("texts", [][]int32{make([]int32, 20)}, nil, e.pool)
+	if _, err := e.EncodeTokens(context.Background(), [][]int32{{1, 2, 3}}); err != nil {
+		t.Error(err)
+	}
+	close(returned)
+	if <-next.done; next.err != nil || len(next.out[0]) == 0 {
+		t.Errorf("%v, %v", next.out, next.err)
 	}
 }
