@@ -3,6 +3,8 @@ package encoder
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -104,5 +106,35 @@ func TestOneTextIsAllThatItsCallerComputes(t *testing.T) {
 	close(returned)
 	if <-next.done; next.err != nil || len(next.out[0]) == 0 {
 		t.Errorf("%v, %v", next.out, next.err)
+	}
+}
+
+// Where a listener ends the goroutine that computes, no worker is lost: later texts are
+// computed, and whoever waits is told.
+func TestListenerEndsTheGoroutine(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for n := 1; n <= 2; n++ {
+		var once sync.Once
+		e := openTiny(t, Config{Workers: 1}, kiln.Config{Logger: slog.New(slog.DiscardHandler), Listen: func(told kiln.Event) {
+			if told.Session != "" {
+				once.Do(runtime.Goexit)
+			}
+		}})
+		texts := slices.Repeat([][]int32{{1, 2, 3}}, n)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, err := e.EncodeTokens(ctx, texts)
+			if n == 1 { // it was this goroutine
+				t.Errorf("one text: %v", err)
+			} else if !errors.Is(err, kiln.ErrGoexit) {
+				t.Errorf("%d texts: %v", n, err)
+			}
+		}()
+		<-ended
+		if got, err := e.EncodeTokens(ctx, texts); err != nil || len(got[0]) == 0 {
+			t.Fatalf("%d texts, afterwards: %v", n, err)
+		}
 	}
 }

@@ -92,8 +92,14 @@ type turn struct {
 	changed bool
 }
 
-// work computes batches with a model until nobody waits.
+// work computes batches with a model until nobody waits. Where a listener of the runtime ends
+// the goroutine, another one goes on.
 func (e *Encoder) work(m *forward.Model, t turn) {
+	defer func() {
+		if t.batch != nil {
+			go e.work(m, e.next(m, t.batch))
+		}
+	}()
 	for t.batch != nil {
 		e.compute(m, t)
 		t = e.next(m, t.batch)
@@ -156,11 +162,15 @@ func (e *Encoder) upcoming() shapegroups.Shape {
 	return shape
 }
 
-// settle ends the calls that have all their embeddings.
+// settle ends the calls that have all their embeddings, and those that have none of a text because
+// its goroutine was ended.
 func (e *Encoder) settle(done *batch) {
 	done.cancel()
 	e.mu.running = slices.DeleteFunc(e.mu.running, func(b *batch) bool { return b == done })
 	for _, t := range done.texts {
+		if t.of.out[t.at] == nil && !t.of.over {
+			e.mu.queue.leave(t.of, t.of.about(t.at, fault.ErrGoexit))
+		}
 		if t.of.left--; t.of.left == 0 {
 			t.of.end(nil)
 		}
