@@ -74,7 +74,7 @@ func benchModel(ctx context.Context, long bool, weights string, say func(object 
 	if err := say(map[string]string{"machine": machine}, "%s", machine); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{b.same, b.firsts, b.speeds, b.starts} {
+	for _, step := range []func(context.Context) error{b.same, b.firsts, b.traffic, b.speeds, b.starts} {
 		if err := step(ctx); err != nil {
 			return b.figures, err
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
@@ -83,31 +84,91 @@ func firstFigures(lengths int, meetings []meeting) (figures []measure.Figure) {
 // both sides in turns, so that a later call finds the processor's caches as the first one does:
 // the time of the first call over the quicker of the others.
 func (b *modelBench) meet(ctx context.Context, order []int, step int) (cliffs [2][]float64, err error) {
+	err = b.fresh(ctx, func(ask asking) error {
+		for _, at := range order {
+			var took [firstCalls][2]time.Duration
+			for call := range took {
+				if took[call], err = ask(shortest + at*step); err != nil {
+					return err
+				}
+			}
+			for side := range cliffs {
+				later := min(took[1][side], took[2][side])
+				cliffs[side] = append(cliffs[side], took[0][side].Seconds()/later.Seconds())
+			}
+		}
+		return nil
+	})
+	return cliffs, err
+}
+
+// asking has both sides compute a text of that many tokens, and says how long each took.
+type asking func(tokens int) (took [2]time.Duration, err error)
+
+// fresh starts a process of each side with one thread, and ends them after fn.
+func (b *modelBench) fresh(ctx context.Context, fn func(asking) error) (err error) {
 	ours := b.ours(ctx, "")
 	ours.Env = append(ours.Environ(), "GOMAXPROCS=1")
 	var sides [2]*server
 	for i, cmd := range []*exec.Cmd{ours, b.peers(ctx)} {
 		s, failed := startServer(cmd)
 		if failed != nil {
-			return cliffs, failed
+			return failed
 		}
 		defer func() { err = errors.Join(err, s.end(ctx, nil)) }()
 		sides[i] = s
 	}
-	for _, at := range order {
-		n := shortest + at*step
-		lines := [2]string{words([]int{n})[0], numbers([]int{n})[0]}
-		var took [2][firstCalls]time.Duration
-		for call := range firstCalls {
-			for side, s := range sides {
-				if took[side][call], err = s.ask(lines[side]); err != nil {
-					return cliffs, err
-				}
+	return fn(func(tokens int) (took [2]time.Duration, err error) {
+		lines := [2]string{words([]int{tokens})[0], numbers([]int{tokens})[0]}
+		for side, s := range sides {
+			if took[side], err = s.ask(lines[side]); err != nil {
+				return took, err
 			}
 		}
-		for side, t := range took {
-			cliffs[side] = append(cliffs[side], t[0].Seconds()/slices.Min(t[1:]).Seconds())
+		return took, nil
+	})
+}
+
+// traffic measures what new lengths cost requests as they come: fresh processes of both sides
+// answer all questions in a random order, in which lengths are new, and then the same once more.
+// The first question of all takes the start of its process, too.
+func (b *modelBench) traffic(ctx context.Context) error {
+	var ratios [2][]float64 // of the 99th percentiles, one a process
+	for process := range firstProcesses {
+		questions := slices.Clone(data.Questions())
+		rand.New(rand.NewPCG(2, uint64(process))).Shuffle(len(questions), func(i, k int) { questions[i], questions[k] = questions[k], questions[i] })
+		var times [2][2][]time.Duration // by side: with new lengths, and with seen ones
+		err := b.fresh(ctx, func(ask asking) error {
+			for i, tokens := range slices.Concat(questions, questions) {
+				took, err := ask(tokens)
+				if err != nil {
+					return err
+				}
+				for side, t := range took {
+					pass := &times[side][i/len(questions)]
+					*pass = append(*pass, t)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for side := range ratios {
+			ratios[side] = append(ratios[side], tails(times[side]))
 		}
 	}
-	return cliffs, nil
+	f := measure.Figure{Bench: "model, questions that bring new lengths, 99 of 100 are below", RatioTo: "the same questions once more", Goroutines: 1,
+		Note: fmt.Sprintf("%.3f with onnxruntime; %d questions in random order in %d processes each", measure.SpreadOf(ratios[1]).Median, len(data.Questions()), firstProcesses)}
+	b.figures = append(b.figures, f.From(ratios[0]))
+	return nil
+}
+
+// tails is the 99th percentile of times over that of later ones.
+func tails(passes [2][]time.Duration) float64 {
+	var tail [2]float64
+	for i, pass := range passes {
+		tail[i] = measure.Percentile(slices.Sorted(slices.Values(pass)), 99).Seconds()
+	}
+	return tail[0] / tail[1]
 }

@@ -89,6 +89,19 @@ func TestFirstFigures(t *testing.T) {
 	}
 }
 
+// One time of a hundred does not count, on either side.
+func TestTails(t *testing.T) {
+	var passes [2][]time.Duration
+	for i := range 100 {
+		passes[0] = append(passes[0], time.Duration(200-i)*time.Millisecond)
+		passes[1] = append(passes[1], time.Duration(i+1)*time.Millisecond)
+	}
+	passes[0][3], passes[1][0] = time.Hour, time.Minute
+	if ratio := tails(passes); ratio != 2 {
+		t.Errorf("%v, want 200 ms over 100 ms", ratio)
+	}
+}
+
 // A process is timed to its first answer, and its memory is its own.
 func TestServe(t *testing.T) {
 	cat, err := exec.LookPath("cat")
