@@ -138,3 +138,42 @@ func TestListenerEndsTheGoroutine(t *testing.T) {
 		}
 	}
 }
+
+// A runtime that is closed before its encoder, while texts are computed, ends their calls and
+// not the process: the memory of its devices goes.
+func TestRuntimeClosedBesideTexts(t *testing.T) {
+	ctx := context.Background()
+	for round := range 20 {
+		rt, err := kiln.Open(kiln.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := Open(ctx, rt, "testdata/tiny", Config{Workers: 1 + round%3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var callers sync.WaitGroup
+		for range 6 {
+			callers.Go(func() {
+				for {
+					got, err := e.EncodeTokens(ctx, [][]int32{{1, 2, 3}})
+					if errors.Is(err, kiln.ErrClosed) {
+						return
+					}
+					if err != nil || len(got[0]) == 0 {
+						t.Errorf("%v, %v", got, err)
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(round%7) * 300 * time.Microsecond)
+		if err := rt.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		callers.Wait()
+		if err := e.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}

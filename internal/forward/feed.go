@@ -1,10 +1,11 @@
 package forward
 
 import (
-	"context"
 	"encoding/binary"
 	"math"
+	"math/bits"
 
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
 )
 
@@ -67,8 +68,8 @@ func ragged(tokens int, ids, types [][]int32) (in inputs) {
 	return in
 }
 
-// feed writes the requests into the arena.
-func (m *Model) feed(ctx context.Context, p *plan, ids, types [][]int32) error {
+// feed adds the copies of the requests into the arena.
+func (m *Model) feed(sequence []gpuexec.Launch, p *plan, ids, types [][]int32) []gpuexec.Launch {
 	var in inputs
 	if m.list.Ragged {
 		in = ragged(p.tokens, ids, types)
@@ -76,57 +77,46 @@ func (m *Model) feed(ctx context.Context, p *plan, ids, types [][]int32) error {
 		in = padded(p.batch, p.tokens, ids, types)
 	}
 	for i, text := range in {
-		if len(text) == 0 {
-			continue // of the other kind of list
-		}
-		if err := m.write(ctx, p.inputs[i].offset, text); err != nil {
-			return err
+		if len(text) > 0 { // else it is of the other kind of list
+			sequence = append(sequence, gpuexec.CopyTo(m.arena, p.inputs[i].offset, text))
 		}
 	}
-	return nil
+	return sequence
 }
 
-func (m *Model) write(ctx context.Context, offset int64, text []byte) error {
-	if mapped := m.arena.Mapped(); mapped != nil {
-		copy(mapped[offset:], text)
-		return nil
-	}
-	return m.exec.Write(ctx, m.arena, offset, text)
-}
-
-// collect reads the output and leaves padding out.
-func (m *Model) collect(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
-	row := 4 * m.list.Width
-	rows, wanted := p.batch, len(ids)
+// collect adds the copies of the output, without padding, into the answer: the arena's memory
+// itself is gone where somebody closes the executor meanwhile.
+func (m *Model) collect(sequence []gpuexec.Launch, p *plan, ids [][]int32, a *Answer) []gpuexec.Launch {
+	width, rows := m.list.Width, len(ids)
 	if m.list.PerToken {
-		rows, wanted = rows*p.tokens, 0
+		rows = 0
 		for _, tokens := range ids {
-			wanted += len(tokens)
+			rows += len(tokens)
 		}
 	}
-	a.Output = make([]float32, 0, wanted*m.list.Width)
-	text := m.arena.Mapped()
-	if text != nil {
-		text = text[p.output.offset:]
-	} else {
-		text = make([]byte, rows*row)
-		if err := m.exec.Read(ctx, m.arena, p.output.offset, text); err != nil {
-			return err
-		}
+	a.Output = make([]float32, rows*width)
+	from := func(row int, into []float32) {
+		sequence = append(sequence, gpuexec.CopyFrom(m.arena, p.output.offset+int64(4*row*width), gpuexec.BytesOf(into)))
 	}
-	next := 0 // row of a ragged batch
+	if m.list.Ragged || !m.list.PerToken {
+		from(0, a.Output) // padding is behind it
+		return sequence
+	}
+	rest := a.Output
 	for item, tokens := range ids {
-		first, n := item, 1
-		switch {
-		case m.list.Ragged:
-			first, n = next, len(tokens)
-			next += n
-		case m.list.PerToken:
-			first, n = item*p.tokens, len(tokens)
-		}
-		for at := first * row; at < (first+n)*row; at += 4 {
-			a.Output = append(a.Output, math.Float32frombits(binary.LittleEndian.Uint32(text[at:])))
-		}
+		n := len(tokens) * width
+		from(item*p.tokens, rest[:n])
+		rest = rest[n:]
 	}
-	return nil
+	return sequence
+}
+
+// native has numbers that came from a device be this machine's.
+func native(numbers []float32) {
+	if littleEndian {
+		return
+	}
+	for i, v := range numbers {
+		numbers[i] = math.Float32frombits(bits.ReverseBytes32(math.Float32bits(v)))
+	}
 }

@@ -43,6 +43,8 @@ type Model struct {
 	arena   *gpuexec.Buffer
 	align   int64 // of the arena's parts, as the device wants it
 
+	sequence []gpuexec.Launch // room for that of a run
+
 	bfloat16 bool // weights of matrix products
 }
 
@@ -174,19 +176,20 @@ func (m *Model) check(ids, types [][]int32) (longest, total int, err error) {
 }
 
 func (m *Model) compute(ctx context.Context, p *plan, ids, types [][]int32, a *Answer) error {
-	if err := m.feed(ctx, p, ids, types); err != nil {
+	sequence := append(m.feed(m.sequence[:0], p, ids, types), p.launches...)
+	m.sequence = m.collect(sequence, p, ids, a)
+	if err := m.exec.Submit(ctx, m.sequence...); err != nil {
 		return err
 	}
-	if err := m.exec.Submit(ctx, p.launches...); err != nil {
-		return err
-	}
-	return m.collect(ctx, p, ids, a)
+	clear(m.sequence) // the output is its user's
+	native(a.Output)
+	return nil
 }
 
 // abandon leaves the plan and the arena to the executor, which may still read
 // the launches and write where they say: it keeps the memory until it is done.
 func (m *Model) abandon() {
-	m.last = nil
+	m.last, m.sequence = nil, nil
 	if m.arena != nil {
 		m.arena.Release()
 		m.arena = nil
