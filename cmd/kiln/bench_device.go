@@ -23,7 +23,7 @@ import (
 // deviceGates bound a device's speed at a product and its time for a model, both over cpu's.
 var deviceGates = map[string]struct{ product, model *measure.Gate }{
 	"opencl": {measure.AtLeast(0.85), measure.AtMost(1.5)},
-	"vulkan": {measure.AtLeast(0.25), measure.AtMost(8)},
+	"vulkan": {measure.AtLeast(0.2), measure.AtMost(8)},
 }
 
 // hitGate bounds a hit of a live kernel, over cpu's: it is the same code on each device.

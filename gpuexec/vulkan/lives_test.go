@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 	"github.com/kiln-cache/kiln/gpuexec/internal/lives"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/spirv"
@@ -125,34 +126,18 @@ func driverAlone(t testing.TB, w *watched, launches int) (c lives.Calls, err err
 	return c, nil
 }
 
-// BenchmarkLaunch is a sequence of launches and the wait for it: the driver's calls alone, and
-// by an executor, in turns. The figures are of one launch.
-func BenchmarkLaunch(b *testing.B) {
-	const sequence = 32
-	w := &watched{Backend: driven(b, Config{})}
-	raw, err := driverAlone(b, w, sequence)
+// An executor adds little to the driver's calls that a launch takes: -held holds it to a gate,
+// and -v shows the figures.
+func TestLaunchCost(t *testing.T) {
+	w := &watched{Backend: driven(t, Config{})}
+	raw, err := driverAlone(t, w, generaltest.Sequence)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	defer func() { _ = raw.Close() }()
-	e := open(b, w.Backend, 1)
-	k, x := compile(b, e, axpy(b, 1)), alloc(b, e, 1024)
+	e := open(t, w.Backend, 1)
+	k, x := compile(t, e, axpy(t, 1)), alloc(t, e, 1024)
 	launches := slices.Repeat([]gpuexec.Launch{{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-		gpuexec.BufferArg(x), gpuexec.BufferArg(x), gpuexec.ValueArg(float32(0)), gpuexec.ValueArg(uint32(1))}}}, sequence)
-	var alone, by []time.Duration
-	for b.Loop() {
-		began := time.Now()
-		if err := raw.Launch(); err != nil {
-			b.Fatal(err)
-		}
-		between := time.Now()
-		if err := e.Submit(b.Context(), launches...); err != nil {
-			b.Fatal(err)
-		}
-		alone, by = append(alone, between.Sub(began)), append(by, time.Since(between))
-	}
-	slices.Sort(alone)
-	slices.Sort(by)
-	b.ReportMetric(float64(alone[len(alone)/2])/sequence, "raw-ns")
-	b.ReportMetric(float64(by[len(by)/2])/sequence, "executor-ns")
+		gpuexec.BufferArg(x), gpuexec.BufferArg(x), gpuexec.ValueArg(float32(0)), gpuexec.ValueArg(uint32(1))}}}, generaltest.Sequence)
+	generaltest.LaunchCost(t, func() error { return e.Submit(t.Context(), launches...) }, raw.Launch)
 }
