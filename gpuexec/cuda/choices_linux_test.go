@@ -72,7 +72,7 @@ func TestFailedProductMeasurementChoosesNothing(t *testing.T) {
 func TestLoadedProductIsCompiledOnceMore(t *testing.T) {
 	op := biased(3, 5, 40)
 	for _, cost := range []float32{quick, slow} {
-		b, products := withBLAS(t, cost)
+		b, _ := withBLAS(t, cost)
 		src := must(b.Source(op))
 		e := must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))
 		k := must(e.Compile(bg, src))
@@ -80,7 +80,7 @@ func TestLoadedProductIsCompiledOnceMore(t *testing.T) {
 		k.Release()
 		check(e.Close(bg))
 
-		b, products = withBLAS(t, quick+slow-cost) // another process
+		b, products := withBLAS(t, quick+slow-cost) // another process
 		e = must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))
 		must(e.Load(bg, src, blob)).Release()
 		check(e.Close(bg))

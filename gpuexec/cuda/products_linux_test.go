@@ -381,14 +381,13 @@ func TestKeysOfMeasuredProducts(t *testing.T) {
 	if _, err := open(t, 1).Compile(bg, must(b.Source(op))); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("on a device that is open without: %v", err)
 	}
-	e := generaltest.Open(t, b, 1)
-	k := compile(t, e, must(b.Source(op)))
-	blob := must(k.Blob(bg))
+	blob, d := productBlob(t, b, op), must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
 	l := b.cublas()
 	was := l.version
 	defer func() { l.version = was }()
 	l.version = "12.0.0"
-	if _, err := e.Load(bg, must(b.Source(op)), blob); !errors.Is(err, fault.ErrRefused) {
+	if _, err := d.Load(bg, must(b.Source(op)), blob); !errors.Is(err, fault.ErrRefused) {
 		t.Errorf("a choice of another cuBLAS: %v", err)
 	}
 }
