@@ -45,7 +45,7 @@ func LaunchCost(t *testing.T, by, raw func() error) {
 // launches, in turns with the driver's calls alone: by and raw are as for LaunchCost. The figure is the
 // median over rounds of the 95th percentiles' quotient, and has a gate. Without -held it is not measured.
 func PauseCost(t *testing.T, by, raw func() error) {
-	const rounds, most = 5, 1.5
+	const rounds, most = 9, 1.5
 	if !*held {
 		t.Skip("-held measures it")
 	}
