@@ -45,10 +45,8 @@ type cublas struct {
 	version string
 }
 
-var openedBLAS struct {
-	sync.Mutex
-	of sync.Map // *cublas by Config.CUBLAS; nil: it is not to be had
-}
+// openedBLAS has by Config.CUBLAS what gives the library, opened once.
+var openedBLAS sync.Map // func() *cublas
 
 // cublas is the library that the config names, nil where it names none or none is there:
 // that is found once a process, so that keys stay what they are.
@@ -56,17 +54,14 @@ func (b backend) cublas() *cublas {
 	if b.cfg.CUBLAS == "" {
 		return nil
 	}
-	if l, known := openedBLAS.of.Load(b.cfg.CUBLAS); known {
-		return l.(*cublas)
+	l, known := openedBLAS.Load(b.cfg.CUBLAS)
+	if !known {
+		l, _ = openedBLAS.LoadOrStore(b.cfg.CUBLAS, sync.OnceValue(func() *cublas {
+			l, _ := openBLAS(b.cfg.CUBLAS)
+			return l
+		}))
 	}
-	openedBLAS.Lock()
-	defer openedBLAS.Unlock()
-	if l, known := openedBLAS.of.Load(b.cfg.CUBLAS); known {
-		return l.(*cublas)
-	}
-	l, _ := openBLAS(b.cfg.CUBLAS)
-	openedBLAS.of.Store(b.cfg.CUBLAS, l)
-	return l
+	return l.(func() *cublas)()
 }
 
 // openBLAS opens the library of a path, or the one that is installed.

@@ -140,6 +140,10 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
+	class, err := d.productOf(code)
+	if err != nil {
+		return nil, err
+	}
 	request := requestOf(code, d.target)
 	var out nvrtc.Output
 	if d.helpers != nil {
@@ -150,7 +154,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
-	p, err := d.program(newImage(out.Cubin, out.PTX), src, code)
+	p, err := d.program(newImage(out.Cubin, out.PTX), src, code, class)
 	if errors.Is(err, fault.ErrRefused) {
 		return nil, failure("compile", fault.ErrUnavailable, "%s does not take what NVRTC %s made (%v): use an NVRTC that is no newer than the driver",
 			d.info.Driver, d.nvrtc.Version, err)
@@ -212,7 +216,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p, err := d.program(im, src, code)
+	p, err := d.program(im, src, code, class)
 	if err != nil {
 		return nil, blamed(err)
 	}

@@ -26,7 +26,8 @@ import (
 // theirs is a cuBLAS made of Go, with what its calls are to do in a test.
 var theirs = sync.OnceValue(func() *fakecuda.BLAS {
 	b := fakecuda.NewBLAS(fake)
-	openedBLAS.of.Store("made of Go", must(bindBLAS(b.Symbol)))
+	l := must(bindBLAS(b.Symbol))
+	openedBLAS.Store("made of Go", func() *cublas { return l })
 	return b
 })
 

@@ -23,16 +23,12 @@ type program struct {
 	product  product
 }
 
-// program has the driver make a module of an image.
-func (d *device) program(im image, src gpuexec.Source, code gpuexec.Code) (_ *program, err error) {
+// program has the driver make a module of an image. class is that of productOf.
+func (d *device) program(im image, src gpuexec.Source, code gpuexec.Code, class ops.Op) (_ *program, err error) {
 	if err := checkParams(im.bytes[im.ptx:], code.Entry, src.Params); err != nil {
 		return nil, err
 	}
 	at, err := d.fits(im)
-	if err != nil {
-		return nil, err
-	}
-	class, err := d.productOf(code)
 	if err != nil {
 		return nil, err
 	}
