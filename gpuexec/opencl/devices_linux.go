@@ -114,14 +114,18 @@ var listed = sync.OnceValue(func() []found {
 // side is that of the tiles of products on the device that the operations are written for;
 // 0: the products are those for processors.
 func (b backend) side() int64 {
-	all, index := listed(), b.cfg.Device
-	switch {
-	case b.other != (gpuexec.Limits{}):
+	if b.other != (gpuexec.Limits{}) {
 		return side(b.other)
-	case index < 0 || index >= len(all):
-		return 0
 	}
-	return all[index].side()
+	return b.target().side()
+}
+
+// target is the device that the operations are written for, zero where there is none.
+func (b backend) target() (f found) {
+	if all := listed(); b.cfg.Device >= 0 && b.cfg.Device < len(all) {
+		f = all[b.cfg.Device]
+	}
+	return f
 }
 
 // side is that of the tiles of products on the device.
@@ -133,12 +137,7 @@ func (f found) side() int64 {
 }
 
 // units are the compute units of the device that the operations are written for.
-func (b backend) units() int {
-	if all := listed(); b.cfg.Device >= 0 && b.cfg.Device < len(all) {
-		return max(all[b.cfg.Device].info.ComputeUnits, 1)
-	}
-	return 1
-}
+func (b backend) units() int { return max(b.target().info.ComputeUnits, 1) }
 
 func (l *library) platforms() (all []handle, code int32) {
 	keepSignals(func() {
