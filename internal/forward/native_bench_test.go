@@ -1,9 +1,6 @@
 package forward_test
 
 import (
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
@@ -103,23 +100,14 @@ func BenchmarkPause(b *testing.B) {
 			r.run(model, ids)
 			var long []float64
 			for b.Loop() {
-				var stop atomic.Bool
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					for !stop.Load() {
-						if _, err := model.Run(bg, [][]int32{ids}); err != nil {
-							b.Error(err)
-							return
-						}
-					}
+				p95, err := measure.PauseBeside(200, 95, func() error {
+					_, err := model.Run(bg, [][]int32{ids})
+					return err
 				})
-				before := measure.PausesSoFar()
-				for range 200 {
-					runtime.GC()
+				if err != nil {
+					b.Fatal(err)
 				}
-				long = append(long, float64(measure.PausesSoFar().Since(before, 95).Microseconds()))
-				stop.Store(true)
-				wg.Wait()
+				long = append(long, float64(p95.Microseconds()))
 			}
 			b.Logf("in microseconds: %+v", measure.SpreadOf(long))
 		})

@@ -1,8 +1,11 @@
 package measure
 
 import (
+	"runtime"
 	"runtime/metrics"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,4 +32,25 @@ func (p Pauses) Since(before Pauses, percent uint64) time.Duration {
 		}
 	}
 	return 0
+}
+
+// PauseBeside has so many collections run while a goroutine makes calls, one after another, and
+// gives the percentile of their pauses, or the error of a call.
+func PauseBeside(collections int, percent uint64, calls func() error) (time.Duration, error) {
+	var stop atomic.Bool
+	var beside sync.WaitGroup
+	var err error
+	beside.Go(func() {
+		for err == nil && !stop.Load() {
+			err = calls()
+		}
+	})
+	before := PausesSoFar()
+	for range collections {
+		runtime.GC()
+	}
+	pause := PausesSoFar().Since(before, percent)
+	stop.Store(true)
+	beside.Wait()
+	return pause, err
 }

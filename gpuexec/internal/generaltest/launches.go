@@ -2,9 +2,6 @@ package generaltest
 
 import (
 	"flag"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,17 +42,17 @@ func LaunchCost(t *testing.T, by, raw func() error) {
 // launches, in turns with the driver's calls alone: by and raw are as for LaunchCost. The figure is the
 // median over rounds of the 95th percentiles' quotient, and has a gate. Without -held it is not measured.
 func PauseCost(t *testing.T, by, raw func() error) {
-	const rounds, most = 9, 1.5
+	const rounds, collections, most = 9, 100, 1.5
 	if !*held {
 		t.Skip("-held measures it")
 	}
 	var alone []float64
 	f, err := measure.Figure{Gate: measure.AtMost(most)}.Take(t.Context(), rounds, func() (float64, error) {
-		own, err := pausesBeside(by)
+		own, err := measure.PauseBeside(collections, 95, by)
 		if err != nil {
 			return 0, err
 		}
-		driver, err := pausesBeside(raw)
+		driver, err := measure.PauseBeside(collections, 95, raw)
 		alone = append(alone, 1e3*driver.Seconds())
 		return own.Seconds() / driver.Seconds(), err
 	})
@@ -67,25 +64,4 @@ func PauseCost(t *testing.T, by, raw func() error) {
 	if !f.Holds() {
 		t.Errorf("an executor makes pauses %.2f times as long, gate %v", f.Ratio, f.Gate)
 	}
-}
-
-// pausesBeside gives the 95th percentile of pauses while a goroutine makes calls.
-func pausesBeside(calls func() error) (time.Duration, error) {
-	const collections = 100
-	var stop atomic.Bool
-	var beside sync.WaitGroup
-	var err error
-	beside.Go(func() {
-		for err == nil && !stop.Load() {
-			err = calls()
-		}
-	})
-	before := measure.PausesSoFar()
-	for range collections {
-		runtime.GC()
-	}
-	p95 := measure.PausesSoFar().Since(before, 95)
-	stop.Store(true)
-	beside.Wait()
-	return p95, err
 }
