@@ -11,8 +11,10 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/internal/general"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
@@ -338,38 +340,11 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// BenchmarkOperations runs what MiniLM does at 128 tokens, and a wider product.
+// BenchmarkOperations runs what MiniLM does at 128 tokens, and a wider product, in turns with cpu.
 func BenchmarkOperations(b *testing.B) {
-	scores, mixed, norm := ops.New(ops.BatchMatMul, 1, 12, 128, 32, 128), ops.New(ops.BatchMatMul, 1, 12, 128, 128, 32), ops.New(ops.LayerNorm, 128, 384)
-	scores.TransposeB, scores.Scale, mixed.MaskK, norm.Epsilon = true, 0.25, true, 1e-12
-	backend := driven(b, Config{})
-	e := open(b, backend, 1)
-	for _, op := range []ops.Op{ops.New(ops.MatMul, 128, 768, 3072), ops.New(ops.MatMul, 128, 384, 384), ops.New(ops.MatMul, 128, 384, 1536), ops.New(ops.MatMul, 128, 1536, 384),
-		ops.New(ops.MatMul, 8, 384, 384), scores, mixed, norm, ops.New(ops.Softmax, 1, 12, 128, 128), ops.New(ops.Reorder, 1, 128, 12, 32), ops.New(ops.GELU, 128, 1536), ops.New(ops.Add, 128, 384, 128),
-		ops.New(ops.Gather, 128, 384, 30000)} {
-		b.Run(op.String(), func(b *testing.B) {
-			in, out := buffersOf(op)
-			if op.Kind == ops.Softmax || op.Kind == ops.BatchMatMul {
-				in[len(in)-1][0] = math.Float32frombits(128)
-				if op.Kind == ops.BatchMatMul {
-					in[2][0] = math.Float32frombits(128)
-				}
-			}
-			l, _ := launch(b, e, backend, op, in, out)
-			run := func() {
-				if err := e.Submit(b.Context(), l); err != nil {
-					b.Fatal(err)
-				}
-			}
-			run() // the driver compiles
-			for b.Loop() {
-				run()
-			}
-			d := op.Dims
-			each := map[ops.Kind]int64{ops.MatMul: d[0] * d[1] * d[2], ops.BatchMatMul: d[0] * d[1] * d[2] * d[3] * d[4]}[op.Kind]
-			if each > 0 {
-				b.ReportMetric(2e-9*float64(each)*float64(b.N)/b.Elapsed().Seconds(), "GFLOP/s")
-			}
-		})
+	other, err := cpu.New("auto")
+	if err != nil {
+		b.Fatal(err)
 	}
+	generaltest.Beside(b, driven(b, Config{}), other)
 }
