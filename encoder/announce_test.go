@@ -13,16 +13,7 @@ func TestNextBatchIsAnnounced(t *testing.T) {
 	t.Setenv("KILN_SESSION_GROUPS", "2")
 	t.Setenv("KILN_SESSION_POLICY", "fifo")
 	ctx := context.Background()
-	rt, err := kiln.Open(kiln.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close(ctx)
-	e, err := Open(ctx, rt, "testdata/tiny", Config{Workers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close(ctx)
+	e := openTiny(t, Config{Workers: 2}, kiln.Config{})
 	other := e.mu.idle[0] // one worker is away, so that batches are in order
 	e.mu.idle = e.mu.idle[1:]
 	defer func() {
