@@ -193,10 +193,7 @@ func (u *user) reopen(ctx context.Context) error {
 }
 
 func (s *storm) shut(ctx context.Context, w *world) error {
-	_ = w.Close(ctx)
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closesIn)
-	defer cancel()
-	if err := w.Close(closing); err != nil {
+	if err := s.close(ctx, w.Close); err != nil {
 		return fmt.Errorf("closing %s: %w", w.id, err)
 	}
 	s.left(w.fake.Backend)
@@ -204,6 +201,15 @@ func (s *storm) shut(ctx context.Context, w *world) error {
 		s.violated("%s holds %d bytes after Close", w.id, n)
 	}
 	return nil
+}
+
+// close closes with a context that may have ended, or panic, and waits for the end whatever
+// that one does: the storm's own end looks at what was closed.
+func (s *storm) close(ctx context.Context, fn func(context.Context) error) error {
+	_ = s.apart(func() error { return fn(ctx) })
+	closing, cancel := context.WithTimeout(context.Background(), closesIn)
+	defer cancel()
+	return fn(closing)
 }
 
 // left looks at a backend whose executor was closed.

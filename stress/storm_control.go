@@ -92,15 +92,11 @@ func (u *user) relocate(ctx context.Context) error {
 // replace closes the executor of no runtime under its users.
 func (u *user) replace(ctx context.Context) error {
 	old := u.spare.Swap(u.device(u.random))
-	_ = old.Close(ctx)
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closesIn)
-	defer cancel()
-	err := old.Close(closing)
-	if err == nil {
-		u.left(old.fake.Backend)
-		return nil
+	if err := u.close(ctx, old.Close); err != nil {
+		return fmt.Errorf("closing an executor: %w", err)
 	}
-	return fmt.Errorf("closing an executor: %w", err)
+	u.left(old.fake.Backend)
+	return nil
 }
 
 // damage spoils, cuts or removes a file of the store.
