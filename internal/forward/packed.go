@@ -46,9 +46,13 @@ func (m *Model) intern(shared bool) {
 
 // firsts gives for each operation the first that is the same primitive at any shape.
 func firsts(list *oplist.Model) (all []int) {
-	at := make(map[string]int)
+	type primitive struct {
+		identity   string
+		transposed bool // which dims alone do not tell
+	}
+	at := make(map[primitive]int)
 	for i := range list.Ops {
-		same := list.Ops[i].Identity()
+		same := primitive{list.Ops[i].Identity(), list.Ops[i].TransposeB}
 		if _, seen := at[same]; !seen {
 			at[same] = i
 		}

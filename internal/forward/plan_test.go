@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -25,6 +26,20 @@ func builtIn(t testing.TB, name string) *oplist.Model {
 		t.Fatal(err)
 	}
 	return list
+}
+
+// K4: two batched products of the same dims are two kernels where one of them reads its second
+// operand transposed.
+func TestTransposedIsNotAlike(t *testing.T) {
+	list := builtIn(t, "bert_tiny_l2_h128")
+	n := len(list.Ops)
+	i := slices.IndexFunc(list.Ops, func(op oplist.Op) bool { return op.TransposeB })
+	turned := list.Ops[i]
+	turned.TransposeB = false
+	list.Ops = append(list.Ops, turned, list.Ops[i])
+	if first := firsts(list); first[n] != n || first[n+1] != i {
+		t.Errorf("the first alike of operation %d, turned and again: %v, want %d and %d", i, first[n:], n, i)
+	}
 }
 
 // Each kind becomes the operation that computes it, with every dimension.

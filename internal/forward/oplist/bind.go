@@ -23,7 +23,8 @@ func (b BoundOp) Elements() int {
 }
 
 // Identity is a text that two operations share exactly if they are the same
-// primitive: kind, evaluated dims, weight shapes and attributes, not the name.
+// primitive: kind, evaluated dims, weight shapes and attributes, not the name. Of two
+// batched products one of which sets TransposeB it may be the same.
 func (b BoundOp) Identity() string { return identity(b.Op, b.Src, b.Dst, appendInt) }
 
 // Identity is that of the operation before its dims are evaluated.
