@@ -41,6 +41,7 @@ var register = sync.OnceValue(func() error {
 		return err
 	}
 	gpuexec.Register(&odd{plain, "padding", func(op ops.Op) bool { return op.Kind == ops.Attention }})
+	gpuexec.Register(steps{plain})
 	gpuexec.Register(&odd{plain, "few rows", func(op ops.Op) bool { return op.Kind == ops.MatMul && op.Dims[0] > 12 }})
 	return nil
 })

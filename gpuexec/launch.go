@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 // Source is what a program is compiled from. Code.Source makes one of text, or bytes,
@@ -210,6 +211,16 @@ type Launch struct {
 	// shape is there: with Wait the exact form is built first (SPEC E7). If it cannot be
 	// built the other form serves.
 	Wait bool
+
+	// fill, of a copy to a buffer, writes all of it: its memory itself where the host shares
+	// it. A worker calls it, and no device is closed before its workers have ended.
+	fill func(into []byte) error
+}
+
+func init() {
+	hidden.Field(func(l *Launch, fill func([]byte) error) {
+		l.fill, l.Args[0].bytes = fill, l.Args[0].buffer.bytes
+	})
 }
 
 // tiered is a Program that runs in a form for any shape until that of its own is there.

@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
+	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
@@ -112,36 +113,33 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	if err != nil {
 		return constants.Value{}, err
 	}
-	into := b.Mapped()
-	staged := into == nil
-	if staged {
-		into = make([]byte, form.Bytes)
-	}
-	switch rest := into; {
-	case w.Role != oplist.Kernel:
-		err = ts.source.set.Pieces(w.Name, func(values []float32) error {
-			fill(rest, values)
-			rest = rest[4*len(values):]
-			return nil
-		})
-	case form.FillTurned == nil:
-		err = ts.source.set.Use(w.Name, func(values []float32) error { return form.Fill(into, values) })
-	default:
-		err = ts.source.set.UseStored(w.Name, func(values []float32, turned bool) error {
-			if turned {
-				return form.FillTurned(into, values)
-			}
-			return form.Fill(into, values)
-		})
-	}
-	if err == nil && staged {
-		err = ts.exec.Write(ctx, b, 0, into)
-	}
-	if err != nil {
+	// By a worker of the executor: whoever closes it takes the buffer's memory away.
+	write := func(into []byte) error { return ts.write(into, form, w) }
+	if err := ts.exec.Submit(ctx, hidden.With(gpuexec.CopyTo(b, 0, nil), write)); err != nil {
 		b.Release()
 		return constants.Value{}, err
 	}
 	return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
+}
+
+// write writes the weight in its form.
+func (ts *tensors) write(into []byte, form ops.Prepared, w oplist.Weight) error {
+	switch {
+	case w.Role != oplist.Kernel:
+		return ts.source.set.Pieces(w.Name, func(values []float32) error {
+			fill(into, values)
+			into = into[4*len(values):]
+			return nil
+		})
+	case form.FillTurned == nil:
+		return ts.source.set.Use(w.Name, func(values []float32) error { return form.Fill(into, values) })
+	}
+	return ts.source.set.UseStored(w.Name, func(values []float32, turned bool) error {
+		if turned {
+			return form.FillTurned(into, values)
+		}
+		return form.Fill(into, values)
+	})
 }
 
 // renew lets go of what was lost with the device, if it was opened again: it is made

@@ -1,0 +1,160 @@
+package encoder_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+// steps is the CPU, which tells the round under way of each of its calls.
+type steps struct{ *cpu.Backend }
+
+// round is one opening of an encoder, in which something happens at one of the steps.
+type round struct {
+	left    atomic.Int64 // steps before that one
+	happens func()
+	writing atomic.Int64  // weights that are being written into the device's memory
+	torn    atomic.Bool   // the device was closed meanwhile
+	closing chan struct{} // closed when the device is
+}
+
+var underWay atomic.Pointer[round]
+
+func step() {
+	if r := underWay.Load(); r.left.Add(-1) == -1 {
+		r.happens()
+	}
+}
+
+func (steps) Name() string { return "steps" }
+
+func (s steps) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	step()
+	d, err := s.Backend.Open(ctx, index)
+	return &stepDevice{d}, err
+}
+
+func (s steps) Source(op ops.Op) (gpuexec.Source, error) {
+	step()
+	return s.Backend.Source(op)
+}
+
+func (s steps) Prepare(op ops.Op) (ops.Prepared, error) {
+	step()
+	p, err := s.Backend.Prepare(op)
+	write := func(fill func([]byte, []float32) error) func([]byte, []float32) error {
+		return func(into []byte, weight []float32) error {
+			r := underWay.Load()
+			r.writing.Add(1)
+			defer r.writing.Add(-1)
+			if step(); r.left.Load() == -1 { // it has happened just now: it takes its time
+				select {
+				case <-r.closing:
+					return errors.New("the memory is gone")
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+			return fill(into, weight)
+		}
+	}
+	p.Fill, p.FillTurned = write(p.Fill), write(p.FillTurned)
+	return p, err
+}
+
+type stepDevice struct{ gpuexec.Device }
+
+func (d *stepDevice) Alloc(n int64) (gpuexec.Memory, error) {
+	step()
+	return d.Device.Alloc(n)
+}
+
+func (d *stepDevice) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
+	step()
+	return d.Device.Compile(ctx, src)
+}
+
+func (d *stepDevice) OpenQueue() (gpuexec.Queue, error) {
+	step()
+	q, err := d.Device.OpenQueue()
+	return &stepQueue{q}, err
+}
+
+func (d *stepDevice) Close() error {
+	r := underWay.Load()
+	close(r.closing)
+	for r.writing.Load() > 0 {
+		r.torn.Store(true)
+		time.Sleep(time.Millisecond)
+	}
+	return d.Device.Close()
+}
+
+type stepQueue struct{ gpuexec.Queue }
+
+func (q *stepQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid, block gpuexec.Size) error {
+	step()
+	return q.Queue.Launch(ctx, p, args, grid, block)
+}
+
+func (q *stepQueue) Read(m gpuexec.Memory, offset int64, into []byte) error {
+	step()
+	return q.Queue.Read(m, offset, into)
+}
+
+// F8, E1: a runtime is closed at any step of an encoder's opening and first texts. They give
+// ErrClosed, nothing stays open, and no memory goes that somebody writes.
+func TestRuntimeClosedAtEachStep(t *testing.T) {
+	b := newBERT()
+	dir := put(t, b.files())
+	if err := register(); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(bg)
+	cancel()
+	opens := func(at int64) (steps int64) {
+		rt, err := kiln.Open(kiln.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &round{happens: func() { _ = rt.Close(gone) }, closing: make(chan struct{})}
+		r.left.Store(at)
+		underWay.Store(r)
+		e, err := encoder.Open(bg, rt, dir, encoder.Config{Device: "steps", Workers: 2})
+		if err == nil {
+			_, err = e.EncodeTokens(bg, shortTexts)
+			if err := e.Close(bg); err != nil {
+				t.Errorf("step %d: %v", at, err)
+			}
+		}
+		steps = at - r.left.Load()
+		if happened := steps > at; happened && err != nil && !errors.Is(err, kiln.ErrClosed) || !happened && err != nil {
+			t.Errorf("step %d: %v", at, err)
+		}
+		if err := rt.Close(bg); err != nil || len(rt.Sessions()) > 0 || r.torn.Load() {
+			t.Errorf("step %d: %v, %d sessions, memory that went while it was written: %v", at, err, len(rt.Sessions()), r.torn.Load())
+		}
+		return steps
+	}
+	const never = 1 << 40
+	all := opens(never)
+	if all < 100 {
+		t.Fatalf("%d steps in all", all)
+	}
+	for at := range all {
+		opens(at)
+	}
+	maps, _ := os.ReadFile("/proc/self/maps") // where there is one
+	if strings.Contains(string(maps), dir) {
+		t.Error("the file of weights is mapped still")
+	}
+}
