@@ -91,6 +91,6 @@ func serve(path string) {
 			answer(replyOf(Output{}, err))
 			continue
 		}
-		answer(replyOf(l.Compile(r)))
+		answer(replyOf(l.checked(r))) // whoever started it has checked the request
 	}
 }

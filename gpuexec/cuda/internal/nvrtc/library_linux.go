@@ -216,6 +216,11 @@ func (l *Library) Compile(r Request) (Output, error) {
 	texts, names = append(texts, nil), append(names, nil)
 	program0 := new(uintptr)
 	if code := l.create(program0, zeroed(r.text()), zeroed(program), int32(len(texts)-1), &texts[0], &names[0]); code != 0 {
+	return l.checked(r)
+}
+
+// checked compiles what has passed Check.
+func (l *Library) checked(r Request) (Output, error) {
 		return Output{}, failure(errCompiler, "%s", l.text(code))
 	}
 	defer l.destroy(program0)

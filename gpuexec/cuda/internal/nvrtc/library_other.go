@@ -19,3 +19,9 @@ func Open(string) (*Library, error) {
 func (*Library) Compile(Request) (Output, error) {
 	return Output{}, failure(fault.ErrUnavailable, "CUDA is used on 64-bit Linux only")
 }
+
+func (*Library) checked(Request) (Output, error) {
+	return Output{}, failure(fault.ErrUnavailable, "CUDA is used on 64-bit Linux only")
+}
+
+func bound() {}

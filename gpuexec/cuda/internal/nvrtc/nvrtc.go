@@ -44,15 +44,15 @@ const (
 var (
 	target    = regexp.MustCompile(`^(sm|compute)_[0-9]+[af]?$`)
 	option    = regexp.MustCompile(`^--?(std=c\+\+(11|14|17|20)|use_fast_math|(ftz|prec-sqrt|prec-div|fmad)=(true|false)|maxrregcount=[0-9]+|restrict|default-device|extra-device-vectorization|w)$`)
-	strange   = regexp.MustCompile(`\v|\r(?:[^\n]|$)`)
 	macro     = regexp.MustCompile(`^[A-Za-z_]\w*(\([\w, .]*\))?$`)
-	splices   = []*regexp.Regexp{regexp.MustCompile(`\\\r?\n`), regexp.MustCompile(`\\\s*?\n`)} // compilers differ
+	splices   = strings.NewReplacer("\\\r\n", "", "\\\n", "")
 	directive = regexp.MustCompile(`(?:#|%:)(?:\s|/\*(?s:.*?)\*/)*(?:include|include_next|import|embed)\b(?:\s|/\*(?s:.*?)\*/)*("[^"\n]*"|<[^>\n]*>)?`)
 	// reads is what makes a program depend on more than its text. A trigraph may hide one.
-	reads  = regexp.MustCompile(`\b(?:__DATE__|__TIME__|__TIMESTAMP__|__has_include\w*|__has_embed)\b|\?\?[=/]`)
-	hidden = []string{"__DATE__", "__TIME__", "__TIMESTAMP__", "__has_include", "__has_embed"}
-	under  = regexp.MustCompile(`\b_\w*`)
-	paste  = regexp.MustCompile(`##|%:%:`)
+	reads      = regexp.MustCompile(`\b(?:__DATE__|__TIME__|__TIMESTAMP__|__has_include\w*|__has_embed)\b|\?\?[=/]`)
+	hidden     = []string{"__DATE__", "__TIME__", "__TIMESTAMP__", "__has_include", "__has_embed"}
+	trigraphs  = []string{"??=", "??/"}
+	directives = []string{"include", "import", "embed"}
+	under      = regexp.MustCompile(`\b_\w*`)
 )
 
 // errCompiler is an error of the compiler that says nothing about the text.
@@ -86,10 +86,12 @@ func (r *Request) Check() error {
 			return failure(fault.ErrInvalid, "define %q as %q: want a macro's name, and a value of one line without a backslash or a comment", name, value)
 		}
 	}
-	all := r.text()
-	if err := r.check("text", "text", all); err != nil {
+	text := r.text()
+	if err := r.check("text", "text", text); err != nil {
 		return err
 	}
+	var all strings.Builder
+	all.WriteString(text)
 	for _, name := range slices.Sorted(maps.Keys(r.Includes)) {
 		if name == "" || strings.ContainsAny(name, "\x00\r\n\v\"<>\\") {
 			return failure(fault.ErrInvalid, "include %q: want a name that a line can have in quotes", name)
@@ -97,12 +99,13 @@ func (r *Request) Check() error {
 		if err := r.check("includes", "include "+name, r.Includes[name]); err != nil {
 			return err
 		}
-		all += r.Includes[name]
+		all.WriteString(r.Includes[name])
 	}
 	// Names that are pasted may come from any of the texts.
-	all = joined(all)
-	if part := pasted(all); part != "" && paste.MatchString(all) {
-		return unhashable("text", "%q in a text with ##: pasted, it may stand for what is not in the key", part)
+	if whole := joined(all.String()); strings.Contains(whole, "##") || strings.Contains(whole, "%:%:") {
+		if part := pasted(whole); part != "" {
+			return unhashable("text", "%q in a text with ##: pasted, it may stand for what is not in the key", part)
+		}
 	}
 	return nil
 }
@@ -113,7 +116,7 @@ func (r *Request) check(field, what, text string) error {
 	if strings.Contains(text, "\x00") {
 		return unhashable(field, "%s: it has a zero, where the compiler would stop", what)
 	}
-	if strange.MatchString(text) {
+	if strings.Contains(text, "\v") || strings.Count(text, "\r") != strings.Count(text, "\r\n") {
 		return unhashable(field, "%s: a vertical tab, or a carriage return that ends no line: compilers differ in what such a line is", what)
 	}
 	depth, most := 0, 0
@@ -129,9 +132,16 @@ func (r *Request) check(field, what, text string) error {
 	if most > deepest {
 		return failure(fault.ErrInvalid, "%s: %d brackets within each other: want at most %d, the compiler bears no more", what, most, deepest)
 	}
+	// A text may be of many megabytes, which regular expressions take seconds for: they see
+	// only what has a word that they look for.
 	text = joined(text)
-	if found := reads.FindString(text); found != "" {
-		return unhashable(field, "%s: %q: what it stands for is not in the key", what, found)
+	if mentions(text, hidden) || mentions(text, trigraphs) {
+		if found := reads.FindString(text); found != "" {
+			return unhashable(field, "%s: %q: what it stands for is not in the key", what, found)
+		}
+	}
+	if !mentions(text, directives) {
+		return nil
 	}
 	for _, m := range directive.FindAllStringSubmatch(text, -1) {
 		name := strings.Trim(m[1], `"<>`)
@@ -142,16 +152,44 @@ func (r *Request) check(field, what, text string) error {
 	return nil
 }
 
+// mentions reports whether a text has one of these words, as a part of others too.
+func mentions(text string, words []string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
+}
+
 // joined is a text as it is, and as it is where lines that end with a backslash go on in
-// the next.
+// the next: compilers differ in whether there may be spaces behind it.
 func joined(text string) string {
+	if !strings.Contains(text, "\\") {
+		return text
+	}
 	all := text
-	for _, splice := range splices {
-		if splice.MatchString(text) {
-			all += "\n" + splice.ReplaceAllString(text, "")
-		}
+	plain, spaced := splices.Replace(text), splicedBehindSpaces(text)
+	if plain != text {
+		all += "\n" + plain
+	}
+	if spaced != plain {
+		all += "\n" + spaced
 	}
 	return all
+}
+
+// splicedBehindSpaces is a text without its backslashes that end a line, spaces aside.
+func splicedBehindSpaces(text string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "\\")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		if end := strings.TrimLeft(after, " \t\f\r"); strings.HasPrefix(end, "\n") {
+			text = end[1:]
+		} else {
+			b.WriteByte('\\')
+			text = after
+		}
+	}
 }
 
 // pasted is a name that begins one which is refused; empty: there is none.

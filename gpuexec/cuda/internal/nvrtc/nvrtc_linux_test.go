@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -175,6 +177,49 @@ static __device__ int J(on, ce) = 1;
 extern "C" __global__ void k(int *a) { asm("mov.u32 %0, %%tid.x;" : "=r"(*a)); *a += X(C) + once + (int)'('; }`}
 	if _, err := l.Compile(taken); err != nil {
 		t.Error(err)
+	}
+}
+
+// K6: lines go on behind a backslash as the two kinds of compilers have it.
+func TestJoined(t *testing.T) {
+	kinds := []*regexp.Regexp{regexp.MustCompile(`\\\r?\n`), regexp.MustCompile(`\\\s*?\n`)}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 20000 {
+		var b strings.Builder
+		for range rnd.IntN(12) {
+			b.WriteByte("\\\\\\\n\n\r \t\fa"[rnd.IntN(10)])
+		}
+		text := b.String()
+		lines := "\n" + joined(text) + "\n"
+		for _, kind := range append(kinds, nil) {
+			want := text
+			if kind != nil {
+				want = kind.ReplaceAllString(text, "")
+			}
+			if !strings.Contains(lines, "\n"+want+"\n") {
+				t.Fatalf("%q is joined as %q, without %q", text, lines, want)
+			}
+		}
+	}
+}
+
+// F4: a check, which no context ends, takes what the texts are long, however many they are.
+func TestManyIncludes(t *testing.T) {
+	took := func(n int) uint64 {
+		r := Request{Target: "sm_80", Includes: make(map[string]string)}
+		for i := range n {
+			r.Includes[fmt.Sprint(i, ".h")] = strings.Repeat("// text\n", 128)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := r.Check(); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if few, many := took(100), took(3200); many > 64*few {
+		t.Errorf("100 includes take %d bytes, 32 times as many %d", few, many)
 	}
 }
 
