@@ -68,6 +68,7 @@ func (r *reply) err() error {
 
 // serve is the life of a helper: it ends with whoever started it, be a compile under way.
 func serve(path string) {
+	bound()
 	from, replies := child.Pipes()
 	requests := make(chan Request)
 	go func() {

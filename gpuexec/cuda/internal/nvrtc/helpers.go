@@ -25,6 +25,7 @@ const (
 )
 
 // Helpers compiles in processes, each with one compile at a time. They are the running
+	mostAtWork  = 4 << 30          // bytes of one that compiles: it ends where it asks for more
 // executable, started again: its packages are initialised up to this one, and main does
 // not run. One that dies, does not answer, or has more than 512 MiB after a compile is
 // replaced. They end with Close, with this process, or when they have been idle for half a

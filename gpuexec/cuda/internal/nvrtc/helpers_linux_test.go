@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/gob"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"syscall"
 	"testing"
@@ -156,6 +158,18 @@ func TestKilledAtWork(t *testing.T) {
 	}
 	if out, err := h.Compile(bg, kernel(1)); err != nil || len(out.Cubin) == 0 {
 		t.Errorf("the next one: %v", err)
+	}
+}
+
+// A text that makes the compiler take memory without an end ends a helper, and not the machine.
+func TestHelperIsBounded(t *testing.T) {
+	h := helpers(t, 1)
+	if _, err := h.Compile(bg, kernel(1)); err != nil {
+		t.Fatal(err)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", h.mu.idle[0].Cmd.Process.Pid))
+	if soft := regexp.MustCompile(`Max data size\s+(\d+)`).FindSubmatch(limits); err != nil || soft == nil || string(soft[1]) != fmt.Sprint(mostAtWork) {
+		t.Errorf("%v, a helper may have %q bytes, want %d", err, soft, mostAtWork)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
@@ -195,6 +196,16 @@ func writeBuild(w io.Writer, name string) error {
 	return err
 }
 
+// bound has this process end, and not the machine's memory, where a text makes the compiler
+// take too much.
+func bound() {
+	var most unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_DATA, &most) == nil {
+		most.Cur = min(mostAtWork, most.Cur)
+		_ = unix.Setrlimit(unix.RLIMIT_DATA, &most)
+	}
+}
+
 // zeroed is a text as C has it.
 func zeroed(text string) *byte { return &append([]byte(text), 0)[0] }
 
@@ -205,6 +216,11 @@ func (l *Library) Compile(r Request) (Output, error) {
 	if err := r.Check(); err != nil {
 		return Output{}, err
 	}
+	return l.checked(r)
+}
+
+// checked compiles what has passed Check.
+func (l *Library) checked(r Request) (Output, error) {
 	_, arch, _ := strings.Cut(strings.TrimRight(r.Target, "af"), "_")
 	if n, _ := strconv.Atoi(arch); !slices.Contains(l.Archs, n) {
 		return Output{}, failure(fault.ErrUnsupported, "NVRTC %s does not compile for %s, only for %d", l.Version, r.Target, l.Archs)
@@ -216,11 +232,6 @@ func (l *Library) Compile(r Request) (Output, error) {
 	texts, names = append(texts, nil), append(names, nil)
 	program0 := new(uintptr)
 	if code := l.create(program0, zeroed(r.text()), zeroed(program), int32(len(texts)-1), &texts[0], &names[0]); code != 0 {
-	return l.checked(r)
-}
-
-// checked compiles what has passed Check.
-func (l *Library) checked(r Request) (Output, error) {
 		return Output{}, failure(errCompiler, "%s", l.text(code))
 	}
 	defer l.destroy(program0)
