@@ -25,7 +25,8 @@
 // NVRTC compiles in helper processes, one a core for all executors of a process, with no
 // environment but the loader's: a text may end the compiler, and nothing stops it. One that
 // is killed, hangs, or keeps more than 512 MiB is replaced; one that asks for more than 4 GiB
-// ends. A text that two of them have ended over is fault.ErrInvalid. A helper is the running executable,
+// ends. A text that two of them have ended over is fault.ErrInvalid, and fault.ErrOverloaded
+// where others killed them, as a machine without memory does. A helper is the running executable,
 // started again. Its packages are initialised up to this one, and main does not run: a
 // program that must not be started so sets Config.InProcess.
 //

@@ -3,12 +3,15 @@ package nvrtc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -22,10 +25,10 @@ const (
 	mostCompile = 5 * time.Minute
 	mostIdle    = 30 * time.Second // then a helper is ended
 	mostMemory  = 512 << 20        // bytes of a helper that is kept: a new one has some 85 MiB
+	mostAtWork  = 4 << 30          // bytes of one that compiles: it ends where it asks for more
 )
 
 // Helpers compiles in processes, each with one compile at a time. They are the running
-	mostAtWork  = 4 << 30          // bytes of one that compiles: it ends where it asks for more
 // executable, started again: its packages are initialised up to this one, and main does
 // not run. One that dies, does not answer, or has more than 512 MiB after a compile is
 // replaced. They end with Close, with this process, or when they have been idle for half a
@@ -93,8 +96,10 @@ type process struct {
 }
 
 // Compile compiles a text. What takes longer than five minutes is ErrInvalid, and so is a
-// text that a second process has died of; where no process can be started, ErrUnavailable
-// says why. Other errors are those of Library.Compile, and the context's.
+// text that a second process has died of, by its stack or by more than 4 GiB. Where others
+// have killed the second, too, nothing is said of the text: ErrOverloaded. Where no process
+// can be started, ErrUnavailable says why. Other errors are those of Library.Compile, and the
+// context's.
 func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 	if err := r.Check(); err != nil {
 		return Output{}, err
@@ -132,12 +137,25 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 		}
 		switch {
 		case died < 2:
+		case begun && killed(ended):
+			return Output{}, failure(fault.ErrOverloaded, "the compiler's process was killed twice (%v): the machine may be short of memory", ended)
 		case begun:
 			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over this text: %v", cmp.Or(ended, err))
 		default:
 			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends, or waits, while its packages are initialised cannot be started for it: see cuda.Config.InProcess", cmp.Or(ended, err))
 		}
 	}
+}
+
+// killed reports whether a process was ended by others: a compiler does not send itself such
+// a signal, but a machine without memory does.
+func killed(ended error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](ended)
+	if !ok {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && (status.Signal() == syscall.SIGKILL || status.Signal() == syscall.SIGTERM)
 }
 
 // take gives the helper that was used last, or a new one.

@@ -13,9 +13,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // A call whose context has ended costs no helper.
@@ -158,6 +161,48 @@ func TestKilledAtWork(t *testing.T) {
 	}
 	if out, err := h.Compile(bg, kernel(1)); err != nil || len(out.Cubin) == 0 {
 		t.Errorf("the next one: %v", err)
+	}
+}
+
+// atWork waits for another process than that one, of this process's, which has opened the
+// compiler: it has said then that it got its request.
+func atWork(t *testing.T, other int) (pid int) {
+	t.Helper()
+	for {
+		list, err := filepath.Glob("/proc/self/task/*/children")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range list {
+			text, _ := os.ReadFile(path)
+			if _, err := fmt.Sscan(string(text), &pid); err != nil || pid == other {
+				continue
+			}
+			if maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)); strings.Contains(string(maps), "libnvrtc.so") {
+				return pid
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// R3: a text whose processes others have killed is not invalid: it may be tried again.
+func TestKilledByOthers(t *testing.T) {
+	h := helpers(t, 1)
+	for signal, want := range map[syscall.Signal]error{syscall.SIGKILL: fault.ErrOverloaded, syscall.SIGTERM: fault.ErrOverloaded, syscall.SIGSEGV: fault.ErrInvalid} {
+		done := make(chan error, 1)
+		go func() {
+			_, err := h.Compile(bg, long())
+			done <- err
+		}()
+		first := atWork(t, 0)
+		second := atWork // the one that is started instead
+		if err := errors.Join(syscall.Kill(first, signal), syscall.Kill(second(t, first), signal)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, want) || errors.Is(err, fault.ErrInvalid) != (want == fault.ErrInvalid) {
+			t.Errorf("%v: %v, want %v", signal, err, want)
+		}
 	}
 }
 
