@@ -50,11 +50,11 @@ func (b backend) devices() (*library, *nvrtc.Library, []found, error) {
 		return nil, nil, nil, cmp.Or(err, missing)
 	}
 	count := new(int32)
-	if err := l.failed("open", cuDeviceGetCount, l.call(cuDeviceGetCount, uintptr(unsafe.Pointer(count)))); err != nil {
+	if err := l.idle(cuDeviceGetCount, l.call(cuDeviceGetCount, uintptr(unsafe.Pointer(count)))); err != nil {
 		return nil, nil, nil, err
 	}
 	if *count < 1 {
-		return nil, nil, nil, unavailable("the driver has no device")
+		return nil, nil, nil, failure("open", fault.ErrUnavailable, hiddenAll)
 	}
 	all := make([]found, *count)
 	var errs error
@@ -77,7 +77,7 @@ func (b backend) devices() (*library, *nvrtc.Library, []found, error) {
 // describe asks for all that is said of a device. One whose query failed is not
 // available: what it would do with a wrong limit is not known.
 func (l *library) describe(index int, compiler *nvrtc.Library) (f found, err error) {
-	asked := func(by function, code int32) { err = cmp.Or(err, l.failed("open", by, code)) }
+	asked := func(by function, code int32) { err = cmp.Or(err, l.idle(by, code)) }
 	number := new(int32)
 	asked(cuDeviceGet, l.call(cuDeviceGet, uintptr(unsafe.Pointer(number)), uintptr(index)))
 	f.ordinal = *number
@@ -112,7 +112,7 @@ func (l *library) describe(index int, compiler *nvrtc.Library) (f found, err err
 	mode := attribute(computeMode)
 	switch {
 	case err != nil:
-		f.info.Reason = err.Error()
+		f.info.Reason = inner(err).Error()
 	case mode == modeProhibited:
 		f.info.Reason = "its compute mode prohibits contexts: nvidia-smi -c DEFAULT"
 	case target == "":

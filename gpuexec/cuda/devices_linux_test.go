@@ -12,11 +12,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/fakecuda"
 	"github.com/kiln-cache/kiln/internal/drivertest"
 )
 
@@ -84,6 +86,29 @@ func TestCompilerNewerThanDriver(t *testing.T) {
 	defer func() { fake.ISA = "9.5" }()
 	if _, err := e.Compile(bg, add(t)); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no newer than the driver") {
 		t.Errorf("%v, want ErrUnavailable", err)
+	}
+}
+
+// withDriver has a test use another driver made of Go.
+func withDriver(t *testing.T, d *fakecuda.Driver) {
+	t.Helper()
+	l, before, of := must(bind(d.Symbol)), loaded.library, fake
+	loaded.library, fake = l, d
+	t.Cleanup(func() { loaded.library, fake = before, of })
+}
+
+// none has no device; once a process, since what C can call stays.
+var none = sync.OnceValue(func() *fakecuda.Driver { return fakecuda.New() })
+
+// E2: a driver that shows no device is not missing: another thing is to be done.
+func TestNoDevice(t *testing.T) {
+	b := needFake(t)
+	withDriver(t, none())
+	if r := b.Devices(bg)[0].Reason; !strings.Contains(r, "CUDA_VISIBLE_DEVICES") || strings.Contains(r, "install") {
+		t.Error(r)
+	}
+	if _, err := b.Open(bg, 0); !errors.Is(err, fault.ErrUnavailable) {
+		t.Error(err)
 	}
 }
 

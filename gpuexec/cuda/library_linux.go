@@ -150,11 +150,11 @@ func bind(resolve func(name string) (uintptr, error)) (*library, error) {
 			return nil, unavailable(err)
 		}
 	}
-	if err := l.failed("open", cuInit, l.call(cuInit, 0)); err != nil {
+	if err := l.idle(cuInit, l.call(cuInit, 0)); err != nil {
 		return nil, err
 	}
 	version := new(int32)
-	if err := l.failed("open", cuDriverGetVersion, l.call(cuDriverGetVersion, uintptr(unsafe.Pointer(version)))); err != nil {
+	if err := l.idle(cuDriverGetVersion, l.call(cuDriverGetVersion, uintptr(unsafe.Pointer(version)))); err != nil {
 		return nil, err
 	}
 	l.version = int(*version)
@@ -232,6 +232,7 @@ const (
 	invalidValue    = 1
 	outOfMemory     = 2
 	stubLibrary     = 34
+	inUse           = 46
 	noDevice        = 100
 	invalidImage    = 200
 	noBinary        = 209
@@ -252,13 +253,15 @@ const (
 var meanings = map[int32]error{
 	invalidValue: fault.ErrInvalid, notFound: fault.ErrInvalid, outOfMemory: fault.ErrTooLarge, outOfResources: fault.ErrTooLarge,
 	3: fault.ErrUnavailable, stubLibrary: fault.ErrUnavailable, 36: fault.ErrUnavailable, noDevice: fault.ErrUnavailable, 102: fault.ErrUnavailable,
-	221: fault.ErrUnavailable, 223: fault.ErrUnavailable, noPermission: fault.ErrUnavailable, 802: fault.ErrUnavailable,
-	mismatch: fault.ErrUnavailable, noCompatibility: fault.ErrUnavailable,
+	inUse: fault.ErrUnavailable, 221: fault.ErrUnavailable, 223: fault.ErrUnavailable, 304: fault.ErrUnavailable, noPermission: fault.ErrUnavailable,
+	802: fault.ErrUnavailable, mismatch: fault.ErrUnavailable, noCompatibility: fault.ErrUnavailable,
+	805: fault.ErrUnavailable, 807: fault.ErrUnavailable, 808: fault.ErrUnavailable, 809: fault.ErrUnavailable, // the server that processes share a device by
 	invalidImage: fault.ErrRefused, noBinary: fault.ErrRefused, invalidPTX: fault.ErrRefused, unsupportedPTX: fault.ErrRefused, invalidSource: fault.ErrRefused,
 	// What a context does not recover from.
-	4: fault.ErrDeviceLost, 46: fault.ErrDeviceLost, 101: fault.ErrDeviceLost, 201: fault.ErrDeviceLost, eccError: fault.ErrDeviceLost, 220: fault.ErrDeviceLost,
+	4: fault.ErrDeviceLost, 101: fault.ErrDeviceLost, 201: fault.ErrDeviceLost, eccError: fault.ErrDeviceLost, 220: fault.ErrDeviceLost, 226: fault.ErrDeviceLost,
 	illegalAddress: fault.ErrDeviceLost, 702: fault.ErrDeviceLost, 709: fault.ErrDeviceLost, 710: fault.ErrDeviceLost, 714: fault.ErrDeviceLost, 715: fault.ErrDeviceLost,
-	716: fault.ErrDeviceLost, 717: fault.ErrDeviceLost, 718: fault.ErrDeviceLost, launchFailed: fault.ErrDeviceLost, 999: fault.ErrDeviceLost,
+	716: fault.ErrDeviceLost, 717: fault.ErrDeviceLost, 718: fault.ErrDeviceLost, launchFailed: fault.ErrDeviceLost, 721: fault.ErrDeviceLost,
+	806: fault.ErrDeviceLost, 810: fault.ErrDeviceLost, 999: fault.ErrDeviceLost,
 }
 
 // errDriver is an error of the driver that means nothing more.
@@ -275,8 +278,12 @@ func (l *library) failed(op string, f function, code int32) error {
 	}
 	err := failure(op, kind, "%s: %s", f, l.nameOf(code))
 	switch code {
-	case stubLibrary, noDevice, mismatch, noCompatibility:
+	case stubLibrary, mismatch, noCompatibility:
 		err = failure(op, kind, "%s: %s: %s", f, l.nameOf(code), install)
+	case noDevice:
+		err = failure(op, kind, "%s: %s: %s", f, l.nameOf(code), hiddenAll)
+	case inUse:
+		err = failure(op, kind, "%s: %s: another process may have the device for itself: see nvidia-smi", f, l.nameOf(code))
 	case unsupportedPTX:
 		err.Reason, err.Field = fault.Outdated, "driver"
 	case noBinary:
@@ -285,6 +292,18 @@ func (l *library) failed(op string, f function, code int32) error {
 		err.Reason = fault.DriverRefused
 	}
 	return err
+}
+
+// hiddenAll is what to look at where the driver shows no device.
+const hiddenAll = "the driver shows no device: nvidia-smi -L lists those there are, and CUDA_VISIBLE_DEVICES may hide them"
+
+// idle is failed for calls that need no device: whatever fails then, nothing can be lost.
+func (l *library) idle(f function, code int32) error {
+	err := l.failed("open", f, code)
+	if err == nil || errors.Is(err, fault.ErrUnavailable) {
+		return err
+	}
+	return failure("open", fault.ErrUnavailable, "%s: %s: see whether nvidia-smi finds the driver in order", f, l.nameOf(code))
 }
 
 // nameOf is the driver's name for a code.

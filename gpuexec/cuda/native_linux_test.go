@@ -44,7 +44,9 @@ func TestCodes(t *testing.T) {
 		reason fault.Reason
 		text   string
 	}{
-		1: {fault.ErrInvalid, "", "CUDA_ERROR_INVALID_VALUE (1)"}, 2: {fault.ErrTooLarge, "", ""}, 34: {fault.ErrUnavailable, "", "install"}, 100: {fault.ErrUnavailable, "", "install"},
+		1: {fault.ErrInvalid, "", "CUDA_ERROR_INVALID_VALUE (1)"}, 2: {fault.ErrTooLarge, "", ""}, 34: {fault.ErrUnavailable, "", "install"}, 100: {fault.ErrUnavailable, "", "CUDA_VISIBLE_DEVICES"},
+		46: {fault.ErrUnavailable, "", "another process"}, 304: {fault.ErrUnavailable, "", ""}, 805: {fault.ErrUnavailable, "", ""},
+		226: {fault.ErrDeviceLost, "", ""}, 721: {fault.ErrDeviceLost, "", ""}, 810: {fault.ErrDeviceLost, "", ""},
 		200: {fault.ErrRefused, fault.DriverRefused, ""}, 209: {fault.ErrRefused, fault.DeviceMismatch, ""}, 222: {fault.ErrRefused, fault.Outdated, "driver"},
 		700: {fault.ErrDeviceLost, "", ""}, 719: {fault.ErrDeviceLost, "", ""}, 803: {fault.ErrUnavailable, "", ""}, 12345: {errDriver, "", "code 12345"},
 	} {
@@ -55,6 +57,31 @@ func TestCodes(t *testing.T) {
 	}
 	if loaded.library.failed("load", cuModuleLoadData, success) != nil {
 		t.Error("success is an error")
+	}
+}
+
+// E2: a driver that does not start, or tells nothing of its devices, is unavailable, with where
+// to look: there is nothing yet that could be lost.
+func TestDriverThatDoesNotStart(t *testing.T) {
+	b := needFake(t)
+	for _, f := range []function{cuInit, cuDriverGetVersion, cuDeviceGetCount, cuDeviceGetAttribute} {
+		for _, code := range []int32{1, outOfMemory, illegalAddress, 999, 12345} {
+			hook := func(called function) int32 {
+				if called == f {
+					return code
+				}
+				return success
+			}
+			inject.Store(&hook)
+			_, err := bind(fake.Symbol)
+			if err == nil {
+				_, err = b.open(bg, 0)
+			}
+			inject.Store(nil)
+			if !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDeviceLost) || !strings.Contains(err.Error(), "nvidia-smi") || !strings.Contains(err.Error(), f.String()) {
+				t.Errorf("%s fails with %d: %v, want ErrUnavailable with where to look", f, code, err)
+			}
+		}
 	}
 }
 
