@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -97,8 +98,18 @@ func withDriver(t *testing.T, d *fakecuda.Driver) {
 	t.Cleanup(func() { loaded.library, fake = before, of })
 }
 
-// none has no device; once a process, since what C can call stays.
-var none = sync.OnceValue(func() *fakecuda.Driver { return fakecuda.New() })
+// none has no device, many has one of each kind; once a process, since what C can call stays.
+var (
+	none = sync.OnceValue(func() *fakecuda.Driver { return fakecuda.New() })
+	many = sync.OnceValue(func() *fakecuda.Driver {
+		var devices []fakecuda.Device
+		for _, capability := range capabilities {
+			devices = append(devices, fakecuda.Device{Name: "Made of Go", Capability: capability, Memory: 1 << 28})
+		}
+		return fakecuda.New(devices...)
+	})
+	capabilities = []int{75, 80, 86, 87, 89, 90, 100, 120}
+)
 
 // E2: a driver that shows no device is not missing: another thing is to be done.
 func TestNoDevice(t *testing.T) {
@@ -110,6 +121,67 @@ func TestNoDevice(t *testing.T) {
 	if _, err := b.Open(bg, 0); !errors.Is(err, fault.ErrUnavailable) {
 		t.Error(err)
 	}
+}
+
+// K7, P8: devices of several capabilities, one source and one store: each gets the code of its
+// own capability, from its own compile and then from the store.
+func TestManyCapabilities(t *testing.T) {
+	b, dir := needFake(t), t.TempDir()
+	withDriver(t, many())
+	for compiles := int64(1); compiles >= 0; compiles-- {
+		rt := must(kiln.Open(kiln.Config{StoreDir: dir, Lookup: func(string) (string, bool) { return "", false }}))
+		group := must(must(rt.Session(kiln.SessionConfig{})).Group(bg, []int64{1}))
+		var wg sync.WaitGroup
+		for i, capability := range capabilities {
+			wg.Go(func() {
+				e := must(rt.Executor(bg, b, i))
+				k := must(group.Kernel(bg, fmt.Sprint("add", i), e, add(t)))
+				sums(t, e, k)
+				im := must(imageOf(must(format.Open(add(t).Key, must(k.Blob(bg))))))
+				sm := int(binary.LittleEndian.Uint32(im.bytes[48:]) >> 8 & 0xff)
+				if target := fmt.Sprintf(".target sm_%d", capability); sm != capability || !strings.Contains(string(im.bytes[im.ptx:]), target) || e.Stats().Compiles != compiles {
+					t.Errorf("a device of %d has code for %d, PTX with %s: %v; %d compiles, want %d", capability, sm, target, strings.Contains(string(im.bytes[im.ptx:]), target), e.Stats().Compiles, compiles)
+				}
+			})
+		}
+		wg.Wait()
+		group.Close()
+		check(rt.Close(bg))
+	}
+}
+
+// E1: a device that is lost again and again leaves the others alone.
+func TestOneOfManyIsLost(t *testing.T) {
+	needFake(t)
+	withDriver(t, many())
+	trap := source(t, gpuexec.Code{Block: gpuexec.Size{1}, Text: `extern "C" __global__ void k() { asm("trap;"); }`})
+	var wg sync.WaitGroup
+	for i := range capabilities {
+		e := openIndex(t, i)
+		wg.Go(func() {
+			k := must(e.Compile(bg, trap))
+			defer k.Release()
+			sound := must(e.Compile(bg, add(t)))
+			defer sound.Release()
+			for n := range int64(4) {
+				sums(t, e, sound)
+				if i > 0 {
+					continue
+				}
+				if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); !errors.Is(err, fault.ErrDeviceLost) {
+					t.Errorf("%v, want ErrDeviceLost", err)
+				}
+				check(e.Ready(bg))
+				if e.Stats().Restarts != n+1 {
+					t.Errorf("%d restarts after %d traps", e.Stats().Restarts, n+1)
+				}
+			}
+			if i > 0 && e.Stats().Restarts > 0 {
+				t.Errorf("device %d was opened again", i)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // What is compiled for a device: its own code, or PTX for one that the compiler does not know.
