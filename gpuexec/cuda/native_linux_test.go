@@ -85,6 +85,14 @@ func TestDriverThatDoesNotStart(t *testing.T) {
 	}
 }
 
+// unheeded are functions whose answer changes nothing: they give back what nobody has any
+// more, or ask for a name.
+var unheeded = []function{cuGetErrorName, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxReset, cuCtxPopCurrent, cuStreamDestroy, cuEventDestroy,
+	cuMemFree, cuMemFreeHost, cuModuleUnload, cuMemPoolDestroy, cuMemFreeAsync}
+
+// testedElsewhere are those whose failures other tests have: of the start, and of measurements.
+var testedElsewhere = []function{cuInit, cuDriverGetVersion, cuEventElapsedTime}
+
 // E1, E3: whatever call of the driver fails, the error is typed, nothing is leaked, and
 // a device that was not lost goes on.
 func TestEveryCallMayFail(t *testing.T) {
@@ -92,12 +100,26 @@ func TestEveryCallMayFail(t *testing.T) {
 	b.cfg.InProcess = true // it is quicker
 	before, live := native.Load(), liveObjects()
 	src, other := numbered(t, 1), numbered(t, 0)
-	for f := range functions {
+	reached := make(map[function]bool)
+	fail := func(f function) {
 		for nth, code := range []int32{illegalAddress, outOfMemory, 12345} {
-			failOnce(t, b, f, code, nth, src, other)
+			reached[f] = failOnce(t, b, f, code, nth, src, other) || reached[f]
 			if now := native.Load(); now != before || liveObjects() != live {
 				t.Fatalf("%s fails with %d at call %d: %d objects are left, %d of the driver", f, code, nth, now-before, liveObjects()-live)
 			}
+		}
+	}
+	for f := range functions {
+		fail(f)
+	}
+	if fake == nil {
+		return // the driver is with pools, or without
+	}
+	plain(t)
+	fail(cuMemAlloc)
+	for f := range functions {
+		if want := !slices.Contains(unheeded, f) && !slices.Contains(testedElsewhere, f); reached[f] != want {
+			t.Errorf("%s was made to fail: %v, want %v", f, reached[f], want)
 		}
 	}
 }
@@ -109,8 +131,8 @@ func liveObjects() int {
 	return fake.Live()
 }
 
-// failOnce has one call of a function fail in the life of an executor.
-func failOnce(t *testing.T, b backend, f function, code int32, nth int, src, other gpuexec.Source) {
+// failOnce has one call of a function fail in the life of an executor, if it comes to that.
+func failOnce(t *testing.T, b backend, f function, code int32, nth int, src, other gpuexec.Source) bool {
 	t.Helper()
 	var calls atomic.Int64
 	hook := func(called function) int32 {
@@ -124,6 +146,7 @@ func failOnce(t *testing.T, b backend, f function, code int32, nth int, src, oth
 	if err != nil && !errors.Is(err, fault.ErrDeviceLost) {
 		t.Error(err)
 	}
+	return calls.Load() > int64(nth)
 }
 
 func typed(t *testing.T, f function, code int32, err error) {
