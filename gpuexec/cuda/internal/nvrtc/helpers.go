@@ -25,7 +25,7 @@ const (
 	mostCompile = 5 * time.Minute
 	mostIdle    = 30 * time.Second // then a helper is ended
 	mostMemory  = 512 << 20        // bytes of a helper that is kept: a new one has some 85 MiB
-	mostAtWork  = 4 << 30          // bytes of one that compiles: it ends where it asks for more
+	mostAtWork  = 4 << 30          // bytes that compiles may add to those of a new one: it ends where it asks for more
 )
 
 // Helpers compiles in processes, each with one compile at a time. They are the running

@@ -197,11 +197,14 @@ func writeBuild(w io.Writer, name string) error {
 }
 
 // bound has this process end, and not the machine's memory, where a text makes the compiler
-// take too much.
+// take too much, beside what the process has.
 func bound() {
 	var most unix.Rlimit
+	var pages [6]uint64 // the last one is of data
+	text, _ := os.ReadFile("/proc/self/statm")
+	_, _ = fmt.Sscan(string(text), &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5])
 	if unix.Getrlimit(unix.RLIMIT_DATA, &most) == nil {
-		most.Cur = min(mostAtWork, most.Cur)
+		most.Cur = min(most.Cur, pages[5]*uint64(os.Getpagesize())+mostAtWork)
 		_ = unix.Setrlimit(unix.RLIMIT_DATA, &most)
 	}
 }

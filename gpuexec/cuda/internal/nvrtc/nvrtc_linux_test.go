@@ -184,7 +184,7 @@ extern "C" __global__ void k(int *a) { asm("mov.u32 %0, %%tid.x;" : "=r"(*a)); *
 func TestJoined(t *testing.T) {
 	kinds := []*regexp.Regexp{regexp.MustCompile(`\\\r?\n`), regexp.MustCompile(`\\\s*?\n`)}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 20000 {
+	for range 3000 {
 		var b strings.Builder
 		for range rnd.IntN(12) {
 			b.WriteByte("\\\\\\\n\n\r \t\fa"[rnd.IntN(10)])
