@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -65,27 +66,33 @@ func (b backend) cublas() *cublas {
 }
 
 // openBLAS opens the library of a path, or the one that is installed.
-func openBLAS(path string) (*cublas, error) {
-	names := []string{"libcublas.so.13", "libcublas.so.12"}
-	if path != installed {
-		resolved, err := filepath.EvalSymlinks(path)
-		if err != nil {
-			return nil, err
-		}
-		names = []string{resolved}
+func openBLAS(path string) (l *cublas, err error) {
+	if path == installed {
+		path = ""
 	}
-	var causes error
-	for _, name := range names {
-		if filepath.IsAbs(name) { // the loader looks for what it needs in its own folders alone
-			_, _ = dl.Open(filepath.Join(filepath.Dir(name), strings.Replace(filepath.Base(name), "libcublas", "libcublasLt", 1)), dl.Local)
+	err = dl.First(path, []string{"libcublas.so.13", "libcublas.so.12"}, func(name string) (err error) {
+		l, err = loadBLAS(name)
+		return err
+	})
+	return l, err
+}
+
+// loadBLAS opens the library of a name. The loader looks for what it needs in its own folders
+// alone, so where it has a path, what lies there is opened first.
+func loadBLAS(name string) (*cublas, error) {
+	if filepath.IsAbs(name) {
+		beside := filepath.Join(filepath.Dir(name), strings.Replace(filepath.Base(name), "libcublas", "libcublasLt", 1))
+		if _, err := os.Stat(beside); err == nil {
+			if _, err := dl.Open(beside, dl.Local); err != nil {
+				return nil, err
+			}
 		}
-		lib, err := dl.Open(name, dl.Local)
-		if err == nil {
-			return bindBLAS(func(name string) (uintptr, error) { return purego.Dlsym(lib, name) })
-		}
-		causes = errors.Join(causes, err)
 	}
-	return nil, causes
+	lib, err := dl.Open(name, dl.Local)
+	if err != nil {
+		return nil, err
+	}
+	return bindBLAS(func(name string) (uintptr, error) { return purego.Dlsym(lib, name) })
 }
 
 // bindBLAS takes its functions from where they are.

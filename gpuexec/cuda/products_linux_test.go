@@ -9,7 +9,10 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -353,6 +356,20 @@ func TestNoCuBLAS(t *testing.T) {
 		if a, b := plain.Devices(bg)[0], with.Devices(bg)[0]; fmt.Sprint(a) != fmt.Sprint(b) {
 			t.Errorf("%s: %v, want %v", path, b, a)
 		}
+	}
+}
+
+// E2: what lies beside cuBLAS and is cut short is an error, as it is of the library itself: the
+// loader would map what is not there.
+func TestCuBLASBesideWhatIsCutShort(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "libcublas.so")
+	check(os.WriteFile(filepath.Join(dir, "libcublas.so.13.1"), nil, 0o600))
+	check(os.Symlink("libcublas.so.13.1", path))
+	program := must(os.ReadFile(must(os.Executable())))
+	check(os.WriteFile(filepath.Join(dir, "libcublasLt.so.13.1"), program[:1000], 0o600))
+	if _, err := openBLAS(path); err == nil || !strings.Contains(err.Error(), "libcublasLt.so.13.1 of 1000 bytes") {
+		t.Errorf("%v, want an error of libcublasLt", err)
 	}
 }
 

@@ -66,28 +66,19 @@ func Open(path string) (*Library, error) {
 	if l := loaded.libraries[path]; l != nil {
 		return l, nil
 	}
-	names := sonames
-	if path != "" {
-		resolved, err := filepath.EvalSymlinks(path)
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		names = []string{resolved}
+	var l *Library
+	err := dl.First(path, sonames, func(name string) (err error) {
+		l, err = load(name)
+		return err
+	})
+	if err != nil {
+		return nil, unavailable(err)
 	}
-	var causes []string
-	for _, name := range names {
-		l, err := load(name)
-		if err != nil {
-			causes = append(causes, err.Error())
-			continue
-		}
-		if loaded.libraries == nil {
-			loaded.libraries = make(map[string]*Library)
-		}
-		loaded.libraries[path], loaded.libraries[l.Path] = l, l
-		return l, nil
+	if loaded.libraries == nil {
+		loaded.libraries = make(map[string]*Library)
 	}
-	return nil, unavailable(errors.New(strings.Join(causes, "; ")))
+	loaded.libraries[path], loaded.libraries[l.Path] = l, l
+	return l, nil
 }
 
 func unavailable(cause error) error {
