@@ -5,12 +5,15 @@ package cuda
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // A measurement that fails chooses nothing: the kernel computes, and whoever loads the blob
@@ -133,6 +136,69 @@ func TestWaitingForAnotherProductsMeasurement(t *testing.T) {
 	}
 	if err := choose(bg, func(d *device) { d.distrusted.Store(true) }); err != nil {
 		t.Errorf("cuBLAS has failed before: %v", err)
+	}
+}
+
+// The best turn counts, of products that differ in nothing but what was measured too. A tie is
+// the kernel's.
+func TestBestTurnOfAProductCounts(t *testing.T) {
+	b, _ := withBLAS(t, quick)
+	op := ops.New(ops.MatMul, 3, 5, panel)
+	d := must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
+	p := must(d.Load(bg, must(b.Source(op)), productBlob(t, b, op))).(*program)
+	tie := must(d.measure(bg, p))[0] / launchesEach
+	choices.Clear()
+	for i, c := range []struct {
+		costs  []float32 // of the first product, and in each turn
+		theirs bool
+	}{
+		{[]float32{slow, quick, slow, slow}, true}, {[]float32{slow, slow, slow, quick}, true}, {[]float32{quick, slow, slow, slow}, false},
+		{[]float32{slow, slow, tie, slow}, false}, {[]float32{slow, slow, tie - quick, slow}, true},
+	} {
+		calls := 0
+		theirs().Fault = func(name string) int32 {
+			if name == blasNames[blasProducts] {
+				theirs().Cost = c.costs[(calls+launchesEach-1)/launchesEach]
+				calls++
+			}
+			return success
+		}
+		mine := *p
+		mine.key = fmt.Sprint("product ", i)
+		if check(d.choose(bg, &mine)); mine.product.theirs != c.theirs || !mine.product.measured {
+			t.Errorf("%v, in a process where others were chosen before: cuBLAS was chosen: %t", c.costs, mine.product.theirs)
+		}
+	}
+}
+
+// A cuBLAS that computes other numbers than the kernel, or none, is not used: not for what was
+// chosen before either.
+func TestCuBLASThatComputesOtherNumbers(t *testing.T) {
+	for what, wrong := range map[string]func(was, number float32) float32{
+		"NaN":     func(float32, float32) float32 { return float32(math.NaN()) },
+		"nothing": func(was, _ float32) float32 { return was },
+		"a digit": func(_, number float32) float32 { return math.Nextafter32(number, 1e9) },
+	} {
+		for _, op := range []ops.Op{biased(3, 5, 40), batch(true, 0.25, 1, 2, 4, 4, 4)} {
+			b, _ := withBLAS(t, quick)
+			src, blob := must(b.Source(op)), productBlob(t, b, op)
+			choices.Clear()
+			e := generaltest.Open(t, b, 1)
+			before := must(e.Load(bg, src, blob))
+			defer before.Release()
+			theirs().Wrong = wrong
+			t.Cleanup(func() { theirs().Wrong = nil })
+			other := op
+			other.Dims[0] *= 4
+			k := compile(t, e, must(b.Source(other)))
+			for op, k := range map[ops.Op]*gpuexec.Kernel{op: before, other: k} {
+				if got, want := run(t, e, op, k); !equal(got, want) {
+					t.Errorf("%s, %s: %v, want %v", what, op, got, want)
+				}
+			}
+			theirs().Wrong = nil
+		}
 	}
 }
 

@@ -47,11 +47,13 @@
 // Op.MaskK. A product then has a program for each class of shapes: rows up to the next power
 // of two with a weight's own sizes, and in batches every size so. When it is compiled, the
 // kernel of this package and cuBLAS compute the class in turns on that device, in at most
-// some 256 MiB, and the quicker one stays. What was chosen is in the blob, so that a process
-// that finds it in a store neither compiles nor measures; the class is in the key, cuBLAS's
-// version and the device's name are in the identity. Within a process the first choice holds
-// without a store, too. A measurement that fails, for want of memory or of cuBLAS itself,
-// chooses nothing: the kernel computes, and whoever loads that blob measures.
+// some 256 MiB, and the quicker one stays. Before that they compute once each, and a cuBLAS
+// that gives other numbers counts as one that fails. What was chosen is in the blob, so that a
+// process that finds it in a store neither compiles nor measures; the class is in the key,
+// cuBLAS's version and the device's name are in the identity. Within a process the first choice
+// holds, whatever a blob says that is loaded later. A measurement that fails, for want of memory
+// or of cuBLAS itself, chooses nothing: the kernel computes, and whoever loads that blob
+// measures. On one device one measures at a time.
 //
 // cuBLAS computes in float32 in its pedantic mode, without TF32, with one handle and 4 or 32
 // MiB of workspace for each worker that used it. Bits of a row may depend on what is beside

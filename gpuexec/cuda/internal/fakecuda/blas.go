@@ -26,6 +26,10 @@ type blas struct {
 type BLAS struct {
 	Cost  float32                 // of a call of its products, in milliseconds
 	Fault func(name string) int32 // what a call gives instead of doing anything, if that is not 0
+	Room  int                     // bytes of the last workspace that it was given
+
+	// Wrong gives what a product has in a number's place, where another one was; nil: the number.
+	Wrong func(was, number float32) float32
 
 	d       *Driver
 	symbols map[string]any
@@ -72,7 +76,7 @@ func (b *BLAS) destroy(handle uintptr) int32 {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	if _, known := b.d.mu.objects[handle].(*blas); !known {
-		return blasInvalid
+		panic("a handle of cuBLAS is destroyed that is none")
 	}
 	delete(b.d.mu.objects, handle)
 	return b.Fault("cublasDestroy_v2")
@@ -116,6 +120,9 @@ func (b *BLAS) setWorkspace(handle, at, bytes uintptr) int32 {
 		return blasInvalid
 	}
 	h.room = bytes
+	b.d.mu.Lock()
+	b.Room = int(bytes)
+	b.d.mu.Unlock()
 	return success
 }
 
@@ -139,7 +146,7 @@ func (b *BLAS) products(handle uintptr, turnA, turnB, m, n, k int32, alpha *floa
 	case m < 0 || n < 0 || k < 0 || count < 0 || turnA == 0 && lda < max(1, m) || turnA == 1 && lda < max(1, k) || turnA > 1 || ldb < max(1, k) || ldc < max(1, m):
 		return blasInvalid
 	}
-	scale, cost := *alpha, b.Cost
+	scale, cost, wrong := *alpha, b.Cost, b.Wrong
 	h.stream.add(func() int32 {
 		memory := b.d.memoryOf(h.of)
 		h.stream.clock += cost
@@ -166,7 +173,11 @@ func (b *BLAS) products(handle uintptr, turnA, turnB, m, n, k int32, alpha *floa
 						sum += number(a, item*nextA+x) * number(right, item*nextB+i+column*int64(ldb))
 					}
 					to := one(c, item*nextC+row+column*int64(ldc))
-					binary.LittleEndian.PutUint32(to, math.Float32bits(float32(float64(scale)*sum)))
+					result := float32(float64(scale) * sum)
+					if wrong != nil {
+						result = wrong(math.Float32frombits(binary.LittleEndian.Uint32(to)), result)
+					}
+					binary.LittleEndian.PutUint32(to, math.Float32bits(result))
 				}
 			}
 		}
