@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,19 +102,19 @@ func TestLoadedProductIsCompiledOnceMore(t *testing.T) {
 }
 
 // Whoever waits for another's measurement waits no longer than its context and its device
-// last, and does not wait where it was chosen before.
+// last, and does not wait where it was chosen before, nor for another device.
 func TestWaitingForAnotherProductsMeasurement(t *testing.T) {
-	b, _ := withBLAS(t, quick)
+	b, products := withBLAS(t, quick)
 	src := must(b.Source(biased(3, 5, 40)))
 	blob := productBlob(t, b, biased(3, 5, 40))
-	measuring <- struct{}{}
-	defer func() { <-measuring }()
 	choose := func(ctx context.Context, prepare func(d *device)) error {
-		opened := must(b.open(bg, 0))
-		d := opened.(*device)
+		d := must(b.open(bg, 0)).(*device)
 		p := must(d.Load(bg, src, blob)).(*program)
 		choices.Clear()
+		products.Store(0)
 		ended := make(chan error, 1)
+		d.primary.measuring <- struct{}{}
+		defer func(p *primary) { <-p.measuring }(d.primary)
 		prepare(d)
 		go func() { ended <- d.choose(ctx, p) }()
 		select {
@@ -136,6 +139,71 @@ func TestWaitingForAnotherProductsMeasurement(t *testing.T) {
 	}
 	if err := choose(bg, func(d *device) { d.distrusted.Store(true) }); err != nil {
 		t.Errorf("cuBLAS has failed before: %v", err)
+	}
+	if products.Load() > 0 {
+		t.Error("products were measured beside a measurement")
+	}
+	err := choose(bg, func(d *device) {
+		other := must(b.open(bg, 1)).(*device)
+		p := must(other.Load(bg, src, blob)).(*program)
+		choices.Clear()
+		check(other.choose(bg, p))
+		check(other.Close())
+		choices.Store(d.choiceOf(p), true)
+	})
+	if err != nil || products.Load() == 0 {
+		t.Errorf("another device: %v, %d products were measured", err, products.Load())
+	}
+}
+
+// On one device one measures at a time, and what waited for a measurement of its own product
+// measures nothing.
+func TestProductsAreMeasuredInTurnAndOnce(t *testing.T) {
+	b, products := withBLAS(t, quick)
+	op := ops.New(ops.MatMul, 3, 5, panel) // a call of cuBLAS for each product
+	blob := productBlob(t, b, op)
+	var ds [2]*device
+	for i := range ds { // of two executors
+		ds[i] = must(b.open(bg, 0)).(*device)
+		defer func() { check(ds[i].Close()) }()
+	}
+	p := must(ds[0].Load(bg, must(b.Source(op)), blob)).(*program)
+	choices.Clear()
+	products.Store(0)
+	var started, measuring, most atomic.Int64
+	const workers, classes = 8, 100
+	counts := theirs().Fault
+	theirs().Fault = func(name string) int32 {
+		switch name {
+		case blasNames[blasCreate]:
+			for started.Load() < workers { // so that some wait
+				runtime.Gosched()
+			}
+			most.Store(max(most.Load(), measuring.Add(1)))
+		case blasNames[blasDestroy]:
+			measuring.Add(-1)
+		}
+		return counts(name)
+	}
+	var all sync.WaitGroup
+	for i := range workers {
+		all.Go(func() {
+			started.Add(1)
+			for class := range classes {
+				mine := *p
+				mine.d, mine.key = ds[i%2], fmt.Sprint("class ", class)
+				if err := mine.d.choose(bg, &mine); err != nil || !mine.product.theirs {
+					t.Errorf("%v, chosen: %t", err, mine.product.theirs)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d measured at a time", most.Load())
+	}
+	if got, want := products.Load(), int64(classes*(1+turns*launchesEach)); got != want {
+		t.Errorf("%d products were measured, want %d", got, want)
 	}
 }
 

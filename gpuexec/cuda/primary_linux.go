@@ -18,6 +18,8 @@ type primary struct {
 	lost  chan struct{} // closed when a call has said so
 	once  sync.Once
 	free  chan struct{} // closed when the last user has left one that is lost
+
+	measuring chan struct{} // has whoever measures: two would disturb each other
 }
 
 // primaries has those in use.
@@ -53,7 +55,7 @@ func (l *library) retain(ctx context.Context, ordinal int32) (*primary, error) {
 
 // begin is for the first user, under primaries.
 func (l *library) begin(ordinal int32) (*primary, error) {
-	p := &primary{l: l, ordinal: ordinal, users: 1, lost: make(chan struct{}), free: make(chan struct{})}
+	p := &primary{l: l, ordinal: ordinal, users: 1, lost: make(chan struct{}), free: make(chan struct{}), measuring: make(chan struct{}, 1)}
 	var code int32
 	if p.context, code = l.create(cuDevicePrimaryCtxRetain, uintptr(uint32(ordinal))); code != success {
 		return nil, l.failed("open", cuDevicePrimaryCtxRetain, code)

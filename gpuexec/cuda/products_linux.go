@@ -100,9 +100,6 @@ type choiceKey struct {
 	version, source string
 }
 
-// measuring has whoever measures: two would disturb each other.
-var measuring = make(chan struct{}, 1)
-
 // choose settles whose product a new program's is. Where a measurement fails nothing is
 // chosen, and the kernel of this package computes; a device that is lost is said so.
 func (d *device) choose(ctx context.Context, p *program) error {
@@ -113,13 +110,13 @@ func (d *device) choose(ctx context.Context, p *program) error {
 		return nil
 	}
 	select {
-	case measuring <- struct{}{}:
+	case d.primary.measuring <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-d.primary.lost:
 		return failure("compile", fault.ErrDeviceLost, "the context was lost meanwhile")
 	}
-	defer func() { <-measuring }()
+	defer func() { <-d.primary.measuring }()
 	if d.chosen(p) {
 		return nil
 	}
