@@ -270,6 +270,27 @@ func TestCuBLASThatComputesOtherNumbers(t *testing.T) {
 	}
 }
 
+// In a process the first choice holds, whatever a blob that is loaded later says: a product
+// would have other bits by one kernel than by the other.
+func TestFirstChoiceOfAProductHolds(t *testing.T) {
+	op := biased(3, 5, 40)
+	b, _ := withBLAS(t, quick)
+	src := must(b.Source(op))
+	d := must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
+	theirBlob := productBlob(t, b, op)
+	p := must(d.Load(bg, src, theirBlob)).(*program)
+	p.product.theirs = false
+	ourBlob := must(p.Blob(bg))
+	for _, blobs := range [][2][]byte{{theirBlob, ourBlob}, {ourBlob, theirBlob}} {
+		choices.Clear()
+		first := must(d.Load(bg, src, blobs[0])).(*program)
+		if then := must(d.Load(bg, src, blobs[1])).(*program); then.product.theirs != first.product.theirs || first.product.theirs != (&blobs[0][0] == &theirBlob[0]) {
+			t.Errorf("cuBLAS computes it: %t, and then %t", first.product.theirs, then.product.theirs)
+		}
+	}
+}
+
 // A measurement whose context ends chooses nothing, and is said so.
 func TestProductMeasurementThatIsGivenUp(t *testing.T) {
 	b, products := withBLAS(t, quick)

@@ -144,10 +144,10 @@ func (d *device) chosen(p *program) bool {
 	return known
 }
 
-// keep has a program computed as it was measured. The first choice of a process is kept.
+// keep has a program computed as it was measured, unless this process has chosen before.
 func (d *device) keep(p *program, theirs bool) {
-	p.product.measured, p.product.theirs = true, theirs
-	choices.LoadOrStore(d.choiceOf(p), theirs)
+	first, _ := choices.LoadOrStore(d.choiceOf(p), theirs)
+	p.product.measured, p.product.theirs = true, first.(bool)
 }
 
 // What a blob has of a choice.
