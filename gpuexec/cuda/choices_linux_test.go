@@ -291,6 +291,27 @@ func TestFirstChoiceOfAProductHolds(t *testing.T) {
 	}
 }
 
+// B3: a blob whose choice is none that is known is refused, and measures nothing.
+func TestUnknownChoiceOfAProduct(t *testing.T) {
+	b, products := withBLAS(t, quick)
+	op := biased(3, 5, 40)
+	src, blob := must(b.Source(op)), productBlob(t, b, op)
+	d := must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
+	sealed := d.sealedBy(src.Key, classOf(op))
+	content := must(format.Open(sealed, blob))
+	products.Store(0)
+	for _, choice := range []byte{unmeasured + 1, 255} {
+		_, err := d.Load(bg, src, format.Seal(sealed, append([]byte{choice}, content[1:]...)))
+		if reason, _ := fault.ReasonOf(err); reason != fault.Format || !errors.Is(err, fault.ErrRefused) || products.Load() > 0 {
+			t.Errorf("choice %d: %v, %d products were measured", choice, err, products.Load())
+		}
+	}
+	if _, err := d.Load(bg, src, format.Seal(sealed, nil)); !errors.Is(err, fault.ErrRefused) {
+		t.Errorf("no choice: %v", err)
+	}
+}
+
 // A measurement whose context ends chooses nothing, and is said so.
 func TestProductMeasurementThatIsGivenUp(t *testing.T) {
 	b, products := withBLAS(t, quick)

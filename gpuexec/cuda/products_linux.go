@@ -171,10 +171,12 @@ func (p *product) choice() byte {
 // heed has a program that was loaded computed as its blob says. One that was not measured is
 // measured now.
 func (d *device) heed(ctx context.Context, p *program, choice byte) error {
-	if choice == unmeasured {
+	switch {
+	case choice > unmeasured:
+		return refused(fault.Format, "", "choice %d is not known", choice)
+	case choice == unmeasured:
 		return d.choose(ctx, p)
-	}
-	if p.product.class != (ops.Op{}) {
+	case p.product.class != (ops.Op{}):
 		d.keep(p, choice == byCuBLAS)
 	}
 	return nil
