@@ -312,28 +312,46 @@ func TestUnknownChoiceOfAProduct(t *testing.T) {
 	}
 }
 
-// A measurement whose context ends chooses nothing, and is said so.
+// A measurement whose context ends chooses nothing, and is said so, whatever fails then. So is
+// a device that is lost.
 func TestProductMeasurementThatIsGivenUp(t *testing.T) {
 	b, products := withBLAS(t, quick)
 	op := biased(3, 5, 40)
-	d := must(b.open(bg, 0)).(*device)
-	defer func() { check(d.Close()) }()
-	p := must(d.Load(bg, must(b.Source(op)), productBlob(t, b, op))).(*program)
-	choices.Clear()
-	ctx, cancel := context.WithCancel(bg)
-	defer cancel()
-	counts := theirs().Fault
-	theirs().Fault = func(name string) int32 {
-		if name == blasNames[blasProducts] {
+	for _, code := range []int32{success, 13} {
+		d := must(b.open(bg, 0)).(*device)
+		p := must(d.Load(bg, must(b.Source(op)), productBlob(t, b, op))).(*program)
+		choices.Clear()
+		ctx, cancel := context.WithCancel(bg)
+		counts := theirs().Fault
+		theirs().Fault = func(name string) int32 {
+			if counts(name); name != blasNames[blasProducts] {
+				return success
+			}
 			cancel()
+			return code
 		}
-		return counts(name)
-	}
-	if err := d.choose(ctx, p); !errors.Is(err, context.Canceled) || products.Load() == 0 {
-		t.Errorf("%v, after %d products", err, products.Load())
-	}
-	if _, known := choices.Load(d.choiceOf(p)); known {
-		t.Error("a measurement that was given up has chosen")
+		if err := d.choose(ctx, p); !errors.Is(err, context.Canceled) || products.Load() == 0 {
+			t.Errorf("code %d: %v, after %d products", code, err, products.Load())
+		}
+		cancel()
+		theirs().Fault = counts
+		if _, known := choices.Load(d.choiceOf(p)); known {
+			t.Errorf("code %d: a measurement that was given up has chosen", code)
+		}
+		lost := func(f function) int32 {
+			if f == cuEventElapsedTime {
+				return illegalAddress
+			}
+			return success
+		}
+		d.distrusted.Store(false)
+		inject.Store(&lost)
+		err := d.choose(bg, p)
+		inject.Store(nil)
+		if !errors.Is(err, fault.ErrDeviceLost) {
+			t.Errorf("a device that is lost: %v", err)
+		}
+		check(d.Close())
 	}
 }
 

@@ -124,10 +124,10 @@ func (d *device) choose(ctx context.Context, p *program) error {
 	switch {
 	case err == nil:
 		d.keep(p, best[1] < best[0])
-	case errors.Is(err, fault.ErrDeviceLost) || ctx.Err() != nil:
+	case errors.Is(err, fault.ErrDeviceLost):
 		return err
 	}
-	return nil
+	return ctx.Err()
 }
 
 // choiceOf is what choices have a program by.
