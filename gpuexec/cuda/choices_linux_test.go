@@ -355,6 +355,85 @@ func TestProductMeasurementThatIsGivenUp(t *testing.T) {
 	}
 }
 
+// F8: an executor that is closed while it measures answers at once, and waits for no more than
+// what it measures then. Nothing is chosen, and nothing is left.
+func TestClosedWhileProductsAreMeasured(t *testing.T) {
+	b, _ := withBLAS(t, quick)
+	op := biased(3, 5, 40)
+	src := must(b.Source(op))
+	sealed := must(b.open(bg, 0)).(*device)
+	content := must(format.Open(sealed.sealedBy(src.Key, classOf(op)), productBlob(t, b, op)))
+	content[0] = unmeasured
+	blob := format.Seal(sealed.sealedBy(src.Key, classOf(op)), content)
+	check(sealed.Close())
+	choices.Clear()
+	before, live := native.Load(), fake.Live()
+	e := must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))
+	answered, closed := make(chan error, 1), make(chan error, 1)
+	calls := 0
+	theirs().Fault = func(name string) int32 {
+		if name != blasNames[blasProducts] {
+			return success
+		}
+		if calls++; calls == 1 {
+			go func() { closed <- e.Close(bg) }()
+			if err := <-answered; !errors.Is(err, fault.ErrClosed) {
+				t.Errorf("%v, want ErrClosed", err)
+			}
+		}
+		return success
+	}
+	_, err := e.Load(bg, src, blob)
+	answered <- err
+	check(<-closed)
+	known := false
+	choices.Range(func(any, any) bool { known = true; return false })
+	if now := native.Load(); known || calls > 2 || now != before || fake.Live() != live {
+		t.Errorf("chosen: %t; %d products; %d objects are left, %d of the driver", known, calls, now-before, fake.Live()-live)
+	}
+}
+
+// A worker has the workspace that NVIDIA advises, all of which is cuBLAS's. One that is not to
+// be had is a fault of cuBLAS, which is not asked again.
+func TestWorkspaceOfCuBLAS(t *testing.T) {
+	b, products := withBLAS(t, quick)
+	op := ops.New(ops.MatMul, 3, 5, panel)
+	src, blob := must(b.Source(op)), productBlob(t, b, op)
+	for index, want := range map[int]int{0: 4 << 20, 2: 32 << 20} {
+		choices.Clear()
+		d := must(b.open(bg, index)).(*device)
+		p := must(d.Load(bg, src, blob)).(*program)
+		q := must(d.OpenQueue()).(*queue)
+		args, release, err := d.operands(op)
+		check(err)
+		noMemory := func(f function) int32 {
+			if f == cuMemAllocFromPoolAsync || f == cuMemAlloc {
+				return outOfMemory
+			}
+			return success
+		}
+		inject.Store(&noMemory)
+		asked := q.multiply(p, args)
+		inject.Store(nil)
+		products.Store(0)
+		if asked || q.multiply(p, args) || products.Load() > 0 {
+			t.Errorf("device %d: without a workspace cuBLAS was asked: %t, and then %d times", index, asked, products.Load())
+		}
+		d.distrusted.Store(false)
+		nothing := append([]gpuexec.DeviceArg(nil), args...)
+		nothing[len(nothing)-2].Value = 0
+		if q.multiply(p, nothing) || d.distrusted.Load() {
+			t.Errorf("device %d: cuBLAS was asked for sums of nothing", index)
+		}
+		if !q.multiply(p, args) || theirs().Room != want {
+			t.Errorf("device %d: %d bytes of workspace, want %d", index, theirs().Room, want)
+		}
+		check(q.Close())
+		release()
+		check(d.Close())
+	}
+}
+
 // A choice is one device's in a process, and in a blob that of devices of one name.
 func TestChoiceOfAProductIsOfItsDevice(t *testing.T) {
 	b, _ := withBLAS(t, quick)

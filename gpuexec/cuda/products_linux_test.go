@@ -388,6 +388,9 @@ func TestKeysOfMeasuredProducts(t *testing.T) {
 			t.Errorf("%s and %s have one key: %t", c.a, c.b, same)
 		}
 	}
+	if row := b.Devices(bg)[0].Driver; !strings.HasSuffix(row, ", cuBLAS "+b.cublas().version) {
+		t.Errorf("the device has the driver %q", row)
+	}
 	info, plain := b.Devices(bg)[0].Identity, tested().Devices(bg)[0].Identity
 	if info.Library == plain.Library || info.Device == plain.Device {
 		t.Errorf("the identity is %v, without cuBLAS %v", info, plain)
