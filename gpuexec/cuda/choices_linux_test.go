@@ -171,7 +171,7 @@ func TestProductsAreMeasuredInTurnAndOnce(t *testing.T) {
 	choices.Clear()
 	products.Store(0)
 	var started, measuring, most atomic.Int64
-	const workers, classes = 8, 100
+	const workers, classes = 8, 25
 	counts := theirs().Fault
 	theirs().Fault = func(name string) int32 {
 		switch name {
@@ -250,22 +250,25 @@ func TestCuBLASThatComputesOtherNumbers(t *testing.T) {
 	} {
 		for _, op := range []ops.Op{biased(3, 5, 40), batch(true, 0.25, 1, 2, 4, 4, 4)} {
 			b, _ := withBLAS(t, quick)
-			src, blob := must(b.Source(op)), productBlob(t, b, op)
-			choices.Clear()
-			e := generaltest.Open(t, b, 1)
-			before := must(e.Load(bg, src, blob))
-			defer before.Release()
+			d := must(b.open(bg, 0)).(*device)
+			before := must(d.Load(bg, must(b.Source(op)), productBlob(t, b, op))).(*program)
+			later := *before
+			later.key, later.product = "another", product{class: before.product.class, bias: before.product.bias}
 			theirs().Wrong = wrong
-			t.Cleanup(func() { theirs().Wrong = nil })
-			other := op
-			other.Dims[0] *= 4
-			k := compile(t, e, must(b.Source(other)))
-			for op, k := range map[ops.Op]*gpuexec.Kernel{op: before, other: k} {
-				if got, want := run(t, e, op, k); !equal(got, want) {
-					t.Errorf("%s, %s: %v, want %v", what, op, got, want)
-				}
-			}
+			check(d.choose(bg, &later))
 			theirs().Wrong = nil
+			if later.product.measured || later.product.theirs {
+				t.Errorf("%s, %s: it was chosen, for cuBLAS: %t", what, op, later.product.theirs)
+			}
+			q := must(d.OpenQueue()).(*queue)
+			args, release, err := d.operands(op)
+			check(err)
+			if !before.product.theirs || q.multiply(before, args) {
+				t.Errorf("%s, %s: cuBLAS computes what was chosen before", what, op)
+			}
+			check(q.Close())
+			release()
+			check(d.Close())
 		}
 	}
 }
@@ -428,9 +431,24 @@ func TestWorkspaceOfCuBLAS(t *testing.T) {
 		if !q.multiply(p, args) || theirs().Room != want {
 			t.Errorf("device %d: %d bytes of workspace, want %d", index, theirs().Room, want)
 		}
-		check(q.Close())
+		check(q.Close()) // while it works
 		release()
 		check(d.Close())
+	}
+}
+
+// A class that is none of products which cuBLAS is given is refused: sums that lengths bound
+// would go on beyond them.
+func TestClassOfNoProduct(t *testing.T) {
+	b, _ := withBLAS(t, quick)
+	d := must(b.open(bg, 0)).(*device)
+	defer func() { check(d.Close()) }()
+	masked := batch(false, 0, 1, 1, 4, 4, 4)
+	masked.MaskK = true
+	for _, class := range []string{masked.String(), ops.New(ops.GELU, 4, 4).String(), "", "matmul"} {
+		if op, err := d.productOf(gpuexec.Code{Text: operations, Defines: map[string]string{classMacro: class}}); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%q: %v, %v", class, op, err)
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 type blas struct {
 	of       *primary
 	stream   *stream
-	room     uintptr // bytes of workspace
+	at, room uintptr // the workspace, and its bytes
 	pedantic bool
 }
 
@@ -119,7 +119,7 @@ func (b *BLAS) setWorkspace(handle, at, bytes uintptr) int32 {
 	if _, err := b.d.memoryOf(h.of).Bytes(uint64(at), int(bytes)); err != nil || at%256 != 0 {
 		return blasInvalid
 	}
-	h.room = bytes
+	h.at, h.room = at, bytes
 	b.d.mu.Lock()
 	b.Room = int(bytes)
 	b.d.mu.Unlock()
@@ -150,6 +150,9 @@ func (b *BLAS) products(handle uintptr, turnA, turnB, m, n, k int32, alpha *floa
 	h.stream.add(func() int32 {
 		memory := b.d.memoryOf(h.of)
 		h.stream.clock += cost
+		if _, err := memory.Bytes(uint64(h.at), int(h.room)); err != nil {
+			return illegalAddress
+		}
 		one := func(at uintptr, i int64) []byte {
 			b, err := memory.Bytes(uint64(at)+uint64(4*i), 4)
 			if err != nil {
