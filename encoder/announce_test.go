@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // S2: the shape of the batch that comes next is announced. Of two groups, that of 4 tokens
@@ -46,5 +47,28 @@ func TestNextBatchIsAnnounced(t *testing.T) {
 	defer e.mu.Unlock()
 	if !e.mu.announced.IsZero() {
 		t.Errorf("%v is announced though nobody waits", e.mu.announced)
+	}
+}
+
+// S2: the shape that is announced is that of a worker's share of what waits, not of all of it.
+func TestShareIsAnnounced(t *testing.T) {
+	e := openTiny(t, Config{Workers: 2}, kiln.Config{})
+	texts := make([][]int32, 20)
+	for i := range texts {
+		texts[i] = make([]int32, 20)
+	}
+	c := newCall("texts", texts, nil, e.pool)
+	e.mu.Lock()
+	m := e.awake()
+	e.mu.queue.push(c)
+	first := e.take() // of 200 tokens; 200 wait
+	announced := e.mu.announced
+	e.mu.Unlock()
+	if want, err := forward.PackedShape(100); err != nil || announced != want {
+		t.Errorf("%v is announced, want %v, %v", announced, want, err)
+	}
+	e.work(m, first)
+	if <-c.done; c.err != nil {
+		t.Error(c.err)
 	}
 }

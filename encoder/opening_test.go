@@ -1,15 +1,18 @@
 package encoder_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
@@ -156,5 +159,24 @@ func TestRuntimeClosedAtEachStep(t *testing.T) {
 	maps, _ := os.ReadFile("/proc/self/maps") // where there is one
 	if strings.Contains(string(maps), dir) {
 		t.Error("the file of weights is mapped still")
+	}
+}
+
+// What an opening that fails at its end has prepared goes: its session, and its hold on the
+// weights, which are constants like others.
+func TestFailedOpeningHoldsNothing(t *testing.T) {
+	rt := openRuntime(t)
+	files := newBERT().files()
+	files["vocab.txt"] = slices.Concat(bytes.Repeat([]byte("w\n"), 60), files["vocab.txt"])
+	if _, err := encoder.Open(bg, rt, put(t, files), encoder.Config{Workers: 2}); !errors.Is(err, kiln.ErrInvalid) {
+		t.Fatalf("%v, want that the tokenizer has ids beyond the model", err)
+	}
+	prepared := rt.Constants().Stats().Len
+	if err := rt.Constants().SetCapacity(bg, constants.CPU, constants.MiB(0)); err != nil {
+		t.Fatal(err)
+	}
+	s := rt.Constants().Stats()
+	if sessions := len(rt.Sessions()); prepared == 0 || s.Len > 0 || s.Leased > 0 || sessions > 0 {
+		t.Errorf("of %d weights %d and %d bytes are held, and %d sessions", prepared, s.Len, s.Leased, sessions)
 	}
 }

@@ -124,6 +124,20 @@ func TestNeighboursOfAFailure(t *testing.T) {
 	}
 }
 
+// Pairs of a batch that fails are scored one by one, each with its own types.
+func TestPairsOfAFailure(t *testing.T) {
+	dir := put(t, judge().judgeFiles())
+	pairs, _, _ := pairsOf([][2]int{{3, 5}, {5, 3}, {0, 4}, {4, 0}, {1, 7}, {6, 2}})
+	want, err := open(t, openRuntime(t), dir, encoder.Config{}).Score(bg, pairs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := open(t, openRuntime(t), dir, device(t, "few rows")).Score(bg, pairs)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+}
+
 // A deadline ends the call that has it, with the context's error, and no other.
 func TestDeadline(t *testing.T) {
 	b := newBERT()

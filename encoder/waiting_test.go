@@ -1,0 +1,118 @@
+package encoder
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+)
+
+// waiting returns when that many tokens wait.
+func waiting(e *Encoder, tokens int) {
+	for {
+		e.mu.Lock()
+		waits := e.mu.queue.tokens
+		e.mu.Unlock()
+		if waits == tokens {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// F8: Close answers calls that wait at once, though no worker is free.
+func TestCloseEndsCallsThatWait(t *testing.T) {
+	ctx := context.Background()
+	e := openTiny(t, Config{Workers: 1}, kiln.Config{})
+	e.mu.Lock()
+	busy := e.awake()
+	e.mu.Unlock()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := e.EncodeTokens(ctx, [][]int32{{1, 2}, {3}})
+		ended <- err
+	}()
+	waiting(e, 3)
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := e.Close(gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("beside a worker that is busy: %v", err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, kiln.ErrClosed) {
+			t.Errorf("%v, want ErrClosed", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the call waits still")
+	}
+	e.work(busy, e.next(busy, nil))
+}
+
+// What waits for a caller that has left does not wait any more: nobody computes it.
+func TestWhatWasLeftIsNotComputed(t *testing.T) {
+	var shapes []kiln.Shape
+	e := openTiny(t, Config{Workers: 1}, kiln.Config{Listen: func(told kiln.Event) {
+		if told.Session != "" {
+			shapes = append(shapes, told.Shape)
+		}
+	}})
+	e.mu.Lock()
+	busy := e.awake()
+	e.mu.Unlock()
+	ctx, leave := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := e.EncodeTokens(ctx, [][]int32{make([]int32, 20), make([]int32, 5)})
+		ended <- err
+	}()
+	waiting(e, 25)
+	leave()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	waiting(e, 0)
+	e.work(busy, e.next(busy, nil))
+	if len(shapes) > 0 {
+		t.Errorf("%v was computed for nobody", shapes)
+	}
+	if got, err := e.EncodeTokens(context.Background(), [][]int32{{1, 2}, {3}}); err != nil || len(got) != 2 {
+		t.Errorf("afterwards: %v, %v", got, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.mu.running) > 0 || len(e.mu.idle) != 1 {
+		t.Errorf("%d batches are kept, %d workers are idle", len(e.mu.running), len(e.mu.idle))
+	}
+}
+
+// The texts of one call are computed by as many workers as are idle.
+func TestTextsOfACallOnAllWorkers(t *testing.T) {
+	var mu sync.Mutex
+	var shapes []kiln.Shape
+	both := make(chan struct{})
+	e := openTiny(t, Config{Workers: 2}, kiln.Config{Listen: func(told kiln.Event) {
+		if told.Session == "" {
+			return
+		}
+		mu.Lock()
+		if !slices.Contains(shapes, told.Shape) {
+			if shapes = append(shapes, told.Shape); len(shapes) == 2 {
+				close(both)
+			}
+		}
+		mu.Unlock()
+		select {
+		case <-both:
+		case <-time.After(10 * time.Second):
+			t.Error("one worker computes, the other one is idle")
+		}
+	}})
+	if got, err := e.EncodeTokens(context.Background(), [][]int32{make([]int32, 20), make([]int32, 13)}); err != nil || len(got) != 2 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
