@@ -116,3 +116,65 @@ func TestTextsOfACallOnAllWorkers(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// S8: of calls that wait, one that fits into a batch overtakes one that does not.
+func TestWhatFitsOvertakes(t *testing.T) {
+	e := openTiny(t, Config{Workers: 2}, kiln.Config{})
+	var calls []*call
+	e.mu.Lock()
+	m := e.awake()
+	for _, n := range []int{20, 16, 5} { // a batch has 32 tokens
+		c := newCall("texts", [][]int32{make([]int32, n)}, nil, e.pool)
+		e.mu.queue.push(c)
+		calls = append(calls, c)
+	}
+	first := e.take()
+	e.mu.Unlock()
+	if b := first.batch.texts; len(b) != 2 || b[0].of != calls[0] || b[1].of != calls[2] {
+		t.Errorf("%d texts are the first batch, want those of 20 and 5 tokens", len(b))
+	}
+	e.work(m, first)
+	for _, c := range calls {
+		if <-c.done; c.err != nil {
+			t.Error(c.err)
+		}
+	}
+}
+
+// Where a batch is one text no shape is announced: the next text has one of its own.
+func TestNothingIsAnnouncedWithoutPacking(t *testing.T) {
+	e := openTiny(t, Config{Workers: 1}, kiln.Config{})
+	e.mu.Lock()
+	m := e.awake()
+	e.mu.queue.packs = false
+	c := newCall("texts", [][]int32{{1, 2}, {3}}, nil, e.pool)
+	e.mu.queue.push(c)
+	first := e.take()
+	announced := e.mu.announced
+	e.mu.Unlock()
+	if len(first.batch.texts) != 1 || !announced.IsZero() {
+		t.Errorf("%d texts are a batch, %v is announced", len(first.batch.texts), announced)
+	}
+	e.work(m, first)
+	if <-c.done; c.err != nil {
+		t.Error(c.err)
+	}
+}
+
+// The runtime's setting says how many workers there are, an embedding of zeros has no length
+// to be divided by, and what Info gives is the caller's.
+func TestSettingsOfAnEncoder(t *testing.T) {
+	t.Setenv("KILN_WORKERS", "5")
+	e := openTiny(t, Config{Normalize: true}, kiln.Config{})
+	if n := len(e.mu.idle); n != 5 {
+		t.Errorf("%d workers, want 5", n)
+	}
+	if zeros := e.pool(make([]float32, e.info.Dimensions)); !slices.Equal(zeros, make([]float32, e.info.Dimensions)) {
+		t.Errorf("an embedding of zeros is %v", zeros)
+	}
+	prompts := e.Info().Prompts
+	was := prompts["query"]
+	if prompts["query"] = "other"; was == "" || e.Info().Prompts["query"] != was {
+		t.Errorf("the prompt %q is %q for the encoder, too", was, e.Info().Prompts["query"])
+	}
+}
