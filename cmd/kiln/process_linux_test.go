@@ -72,7 +72,7 @@ func started(t *testing.T, until string, then func(*os.Process), args ...string)
 		t.Fatal(err)
 	}
 	master, slave := terminal(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // should it hang: a busy machine takes its time
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, args...)
 	var out bytes.Buffer
