@@ -92,6 +92,17 @@ func TestProgramsSayTheirBlocks(t *testing.T) {
 	}
 }
 
+// Package ops: a driver has nothing to warn of. PoCL says on the process's stderr how many warnings it
+// counts, such as of vectors of 16 numbers that are handed on where there is no AVX-512.
+func TestProgramsWarnOfNothing(t *testing.T) {
+	lib := library()
+	for _, op := range generaltest.Programs() {
+		if code := must(lib.Source(op)).Spec.(gpuexec.Code); !slices.Contains(code.Options, "-w") {
+			t.Errorf("%s: its options are %q, want -w among them", op, code.Options)
+		}
+	}
+}
+
 // Package ops: numbers at the ends of their range, and what is none, give on this device
 // what they give on cpu, whole and in the tail of a row.
 func TestSpecialNumbers(t *testing.T) {
