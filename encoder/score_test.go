@@ -143,6 +143,18 @@ func TestScore(t *testing.T) {
 	}
 }
 
+// Both texts of a pair are lowered, where the folder asks for it before a tokenizer that keeps case.
+func TestScoreOfLoweredPairs(t *testing.T) {
+	files := judge().judgeFiles()
+	files["tokenizer_config.json"] = asJSON(map[string]any{"do_lower_case": false, "strip_accents": false})
+	files["sentence_bert_config.json"] = asJSON(map[string]any{"do_lower_case": true})
+	e := open(t, openRuntime(t), put(t, files), encoder.Config{})
+	got, err := e.Score(bg, [][2]string{{"w7 w8", "w9"}, {"W7 W8", "w9"}, {"w7 w8", "W9"}, {"w7 w8", "w10"}})
+	if err != nil || got[1] != got[0] || got[2] != got[0] || got[3] == got[0] {
+		t.Errorf("%v, %v, want three equal scores and another", got, err)
+	}
+}
+
 // What is no cross-encoder of one label says so, and a broken one is refused with what is
 // wrong.
 func TestScoreRefusals(t *testing.T) {
