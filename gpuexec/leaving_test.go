@@ -173,6 +173,7 @@ func TestLeftWithItsBlob(t *testing.T) {
 		}
 		ctx, leave := context.WithCancel(bg)
 		left := make(chan error, 1)
+		synctest.Wait() // the flight of the compile is over, and no load joins it
 		go func() { _, err := e.Load(ctx, source("k"), blob); left <- err }()
 		synctest.Wait()
 		leave()
