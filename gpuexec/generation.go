@@ -225,7 +225,7 @@ func (g *generation) close() error {
 // launch hands one kernel run, or a copy, to the driver.
 func (w *worker) launch(ctx context.Context, l *Launch) error {
 	if l.Kernel == nil {
-		return w.copy(&l.Args[0], l.fill)
+		return w.copy(&l.Args[0])
 	}
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
@@ -250,20 +250,12 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 	return w.note(w.queue.Launch(ctx, b.program, w.args, whole(l.Grid), l.Kernel.block(l)))
 }
 
-// copy has the driver copy between a buffer and the host. fill, if there is one, gives the bytes.
-func (w *worker) copy(a *Arg, fill func([]byte) error) error {
+// copy has the driver copy between a buffer and the host.
+func (w *worker) copy(a *Arg) error {
 	w.at = nil
 	switch {
 	case a.buffer.on != w.on:
 		return fault.Wrap("executor: "+a.verb(), "", "the buffer was lost with its device: allocate it again", errGone)
-	case fill != nil && a.buffer.mapped != nil:
-		return fill(a.buffer.mapped)
-	case fill != nil:
-		staged := make([]byte, a.bytes)
-		if err := fill(staged); err != nil {
-			return err
-		}
-		return w.note(w.queue.Write(a.buffer.memory, a.offset, staged))
 	case a.kind == copyTo:
 		return w.note(w.queue.Write(a.buffer.memory, a.offset, a.data))
 	}

@@ -212,16 +212,12 @@ type Launch struct {
 	// built the other form serves.
 	Wait bool
 
-	// fill, of a copy to a buffer, writes all of it: its memory itself where the host shares
-	// it. A worker calls it, and no device is closed before its workers have ended.
+	// fill, of a copy to a buffer that Submit has alone, writes all of it: its memory itself
+	// where the host shares it.
 	fill func(into []byte) error
 }
 
-func init() {
-	hidden.Field(func(l *Launch, fill func([]byte) error) {
-		l.fill, l.Args[0].bytes = fill, l.Args[0].buffer.bytes
-	})
-}
+func init() { hidden.Field(func(l *Launch, fill func([]byte) error) { l.fill = fill }) }
 
 // tiered is a Program that runs in a form for any shape until that of its own is there.
 type tiered interface {
@@ -309,6 +305,8 @@ func (e *Executor) checkBlock(op string, src *Source, block Size) error {
 func (e *Executor) check(l *Launch) error {
 	k := l.Kernel
 	switch {
+	case l.fill != nil:
+		return fault.Invalidf("executor: launch", "a buffer is filled by Submit, and by a launch of its own")
 	case k == nil && len(l.Args) == 1 && l.Args[0].kind >= copyTo:
 		return e.checkCopy(&l.Args[0])
 	case k == nil:

@@ -20,11 +20,60 @@ import (
 // Other errors: ErrOverloaded where the queue is full, ErrDeviceLost, ErrClosed,
 // the context's, and the driver's, a panic of it among them.
 func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
+	if len(launches) == 1 && launches[0].fill != nil {
+		return e.ended("write", "", e.fill(ctx, launches[0]))
+	}
 	j, err := e.sequence(ctx, launches)
 	if err != nil {
 		return err
 	}
 	return e.ended("submit", "", e.do(ctx, j))
+}
+
+// fill has a buffer written in place, or copied to where the host does not share its memory.
+// What writes it may wait for a file: neither a worker nor a place in the queue is taken
+// meanwhile. No device is closed before it has ended, though the caller leaves it behind when
+// ctx ends or the executor is closed.
+func (e *Executor) fill(ctx context.Context, l Launch) error {
+	b, write := l.Args[0].buffer, l.fill
+	l.fill = nil
+	if err := e.check(&l); err != nil {
+		return err
+	}
+	unpin, err := pin([]Launch{l})
+	if err != nil {
+		return err
+	}
+	if !b.on.enter() {
+		unpin()
+		if e.life.Err() != nil {
+			return fault.ErrClosed
+		}
+		return fault.Wrap("executor: write", "", "the buffer was lost with its device: allocate it again", errGone)
+	}
+	into := b.mapped
+	if into == nil {
+		into = make([]byte, b.bytes)
+	}
+	done := make(chan error, 1)
+	b.on.zone.Lend(actors.Go)(func() {
+		guard.Guard(func() error { return write(into) }, func(err error) {
+			unpin()
+			b.on.leave()
+			done <- err
+		})
+	})
+	select {
+	case err = <-done:
+	case <-e.life.Done():
+		return fault.ErrClosed
+	case <-ctx.Done():
+		return guard.Ended(ctx)
+	}
+	if err != nil || b.mapped != nil {
+		return err
+	}
+	return e.Write(ctx, b, 0, into)
 }
 
 // Run is a sequence of launches that Start or StartAfter has handed over. Safe for concurrent use.

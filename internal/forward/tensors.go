@@ -113,7 +113,7 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	if err != nil {
 		return constants.Value{}, err
 	}
-	// By a worker of the executor: whoever closes it takes the buffer's memory away.
+	// The executor calls it: whoever closes that takes the buffer's memory away.
 	write := func(into []byte) error { return ts.write(into, form, w) }
 	if err := ts.exec.Submit(ctx, hidden.With(gpuexec.CopyTo(b, 0, nil), write)); err != nil {
 		b.Release()
