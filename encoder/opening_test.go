@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -178,5 +180,106 @@ func TestFailedOpeningHoldsNothing(t *testing.T) {
 	s := rt.Constants().Stats()
 	if sessions := len(rt.Sessions()); prepared == 0 || s.Len > 0 || s.Leased > 0 || sessions > 0 {
 		t.Errorf("of %d weights %d and %d bytes are held, and %d sessions", prepared, s.Len, s.Leased, sessions)
+	}
+}
+
+// A text of one encoder is computed while another one, which is being opened, waits for a file
+// of weights, though there is one worker: files may be slow.
+func TestTextsWhileWeightsAreRead(t *testing.T) {
+	if err := register(); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := kiln.Open(kiln.Config{Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &round{closing: make(chan struct{})}
+	r.left.Store(1 << 40)
+	underWay.Store(r)
+	b := newBERT()
+	var encoders []*encoder.Encoder
+	opens := func() {
+		for _, w := range b.tensors { // other weights than those that are prepared already
+			w.values[0]++
+		}
+		e, err := encoder.Open(bg, rt, put(t, b.files()), encoder.Config{Device: "steps"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		encoders = append(encoders, e)
+	}
+	opens()
+	computed := false
+	r.happens = func() {
+		if r.writing.Load() == 0 {
+			r.left.Store(0) // the next step
+			return
+		}
+		ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+		defer cancel()
+		if _, err := encoders[0].EncodeTokens(ctx, shortTexts); err != nil {
+			t.Error(err)
+		}
+		computed = true
+	}
+	r.left.Store(0)
+	opens()
+	for _, e := range encoders {
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := rt.Close(bg); err != nil || !computed {
+		t.Errorf("%v, computed: %v", err, computed)
+	}
+}
+
+// F1, F8: of encoders that are opened at once on one runtime, some are left while they are opened
+// and others are closed while they compute. The rest give right embeddings, and nothing stays.
+func TestManyOpenAtOnce(t *testing.T) {
+	rt := openRuntime(t)
+	dirs := []string{put(t, newBERT().files()), put(t, newBERT().files())}
+	want, err := open(t, rt, dirs[0], encoder.Config{}).EncodeTokens(bg, shortTexts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			ctx, leave := context.WithCancel(bg)
+			if i%4 == 1 { // at any moment
+				all.Go(func() {
+					for range i * i {
+						runtime.Gosched()
+					}
+					leave()
+				})
+			}
+			defer leave()
+			e, err := encoder.Open(ctx, rt, dirs[i/2%2], encoder.Config{Workers: 1 + i%3})
+			if err != nil {
+				if i%4 != 1 || !errors.Is(err, context.Canceled) {
+					t.Errorf("%d: %v", i, err)
+				}
+				return
+			}
+			if i%4 == 2 {
+				all.Go(func() { _ = e.Close(bg) })
+			}
+			got, err := e.EncodeTokens(bg, shortTexts)
+			if err != nil && (i%4 != 2 || !errors.Is(err, kiln.ErrClosed)) {
+				t.Errorf("%d: %v", i, err)
+			}
+			if err == nil && !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("%d: %v, want %v", i, got, want)
+			}
+			if err := e.Close(bg); err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(rt.Sessions()); n != 1 {
+		t.Errorf("%d sessions, want that of the first encoder", n)
 	}
 }
