@@ -165,8 +165,9 @@ func TestKilledAtWork(t *testing.T) {
 	}
 }
 
-// atWork waits for another process than that one, of this process's, which has opened the
-// compiler: it has said then that it got its request.
+// atWork waits for another helper of this process than that one, which has opened the
+// compiler: it has said then that it got its request. A process that is being started has
+// this one's name, and its compiler too, until it is a helper.
 func atWork(t *testing.T, other int) (pid int) {
 	t.Helper()
 	for {
@@ -179,7 +180,11 @@ func atWork(t *testing.T, other int) (pid int) {
 			if _, err := fmt.Sscan(string(text), &pid); err != nil || pid == other {
 				continue
 			}
-			if maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)); strings.Contains(string(maps), "libnvrtc.so") {
+			about := func(what string) string {
+				text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, what))
+				return string(text)
+			}
+			if strings.HasPrefix(about("cmdline"), helperName) && strings.Contains(about("maps"), "libnvrtc.so") {
 				return pid
 			}
 		}
