@@ -147,15 +147,18 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 	}
 }
 
-// killed reports whether a process was ended by others: a compiler does not send itself such
-// a signal, but a machine without memory does.
+// byOthers are the signals that a compiler does not send itself, but a machine without memory,
+// whoever ends a service, and a terminal do.
+var byOthers = []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}
+
+// killed reports whether a process was ended by others.
 func killed(ended error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](ended)
 	if !ok {
 		return false
 	}
 	status, ok := exit.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled() && (status.Signal() == syscall.SIGKILL || status.Signal() == syscall.SIGTERM)
+	return ok && status.Signaled() && slices.Contains(byOthers, status.Signal())
 }
 
 // take gives the helper that was used last, or a new one.

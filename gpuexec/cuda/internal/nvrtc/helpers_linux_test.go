@@ -195,7 +195,10 @@ func atWork(t *testing.T, other int) (pid int) {
 // R3: a text whose processes others have killed is not invalid: it may be tried again.
 func TestKilledByOthers(t *testing.T) {
 	h := helpers(t, 1)
-	for signal, want := range map[syscall.Signal]error{syscall.SIGKILL: fault.ErrOverloaded, syscall.SIGTERM: fault.ErrOverloaded, syscall.SIGSEGV: fault.ErrInvalid} {
+	for signal, want := range map[syscall.Signal]error{
+		syscall.SIGKILL: fault.ErrOverloaded, syscall.SIGTERM: fault.ErrOverloaded, syscall.SIGSEGV: fault.ErrInvalid,
+		syscall.SIGINT: fault.ErrOverloaded, syscall.SIGHUP: fault.ErrOverloaded, // of a terminal, for all its processes
+	} {
 		done := make(chan error, 1)
 		go func() {
 			_, err := h.Compile(bg, long())
