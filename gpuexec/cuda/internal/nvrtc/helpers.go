@@ -140,7 +140,7 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 		case begun && killed(ended):
 			return Output{}, failure(fault.ErrOverloaded, "the compiler's process was killed twice (%v): the machine may be short of memory", ended)
 		case begun:
-			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over this text: %v", cmp.Or(ended, err))
+			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over this text, which may need too much of its stack, or more than %d GiB: %v", mostAtWork>>30, cmp.Or(ended, err))
 		default:
 			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends, or waits, while its packages are initialised cannot be started for it: see cuda.Config.InProcess", cmp.Or(ended, err))
 		}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -268,6 +269,9 @@ func (l *Library) output(program uintptr, what string) ([]byte, error) {
 	return b, nil
 }
 
+// faults are lines of a log that name what is wrong with a text.
+var faults = regexp.MustCompile(`(error|fatal) *:`)
+
 // failed is an error of a compile with the head of the log.
 func (l *Library) failed(code int32, log string) error {
 	const (
@@ -276,6 +280,10 @@ func (l *Library) failed(code int32, log string) error {
 		compilation   = 6
 		mostLog       = 8 << 10
 	)
+	why := ""
+	if code == compilation && !faults.MatchString(log) {
+		why = ", of no line of the text: there may be no memory for it"
+	}
 	if len(log) > mostLog {
 		log = log[:mostLog] + "..."
 	}
@@ -286,5 +294,5 @@ func (l *Library) failed(code int32, log string) error {
 	case invalidOption, compilation:
 		kind = fault.ErrInvalid
 	}
-	return failure(kind, "%s:\n%s", l.text(code), log)
+	return failure(kind, "%s%s:\n%s", l.text(code), why, log)
 }

@@ -256,6 +256,22 @@ func TestWhatDoesNotCompile(t *testing.T) {
 	}
 }
 
+// E3: a compiler without memory for a text may blame it, in a log that has nothing of the text:
+// then the error says so, and no other does.
+func TestLogOfNoMemory(t *testing.T) {
+	l := need(t)
+	for log, short := range map[string]bool{
+		"": true, "Loop in catastrophic error processing.\n2 catastrophic errors detected in the compilation of \"/kiln/kernel.cu\".": true,
+		"/kiln/kernel.cu(1): error: identifier \"a\" is undefined": false, "/kiln/kernel.cu(1): catastrophic error: out of memory": false,
+		"ptxas application ptx input, line 24; fatal   : Parsing error near '#': syntax error": false,
+		"/kiln/kernel.cu(1): error: " + strings.Repeat("a", 1<<14):                             false,
+	} {
+		if err := l.failed(6, log); !errors.Is(err, fault.ErrInvalid) || strings.Contains(err.Error(), "no memory") != short || len(err.Error()) > 1<<14 {
+			t.Errorf("log %.100q: %.200v; of no memory: %t", log, err, short)
+		}
+	}
+}
+
 // A helper that is killed, or stopped, is replaced, and the request is served.
 func TestHelperIsReplaced(t *testing.T) {
 	need(t)
@@ -319,7 +335,7 @@ func TestTextThatKills(t *testing.T) {
 	need(t)
 	h := helpers(t, 1)
 	r := Request{Target: "sm_80", Text: "__device__ int f(int a) { return " + strings.Repeat("a ? a : ", 20000) + "a; }"}
-	if _, err := h.Compile(bg, r); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "twice") {
+	if _, err := h.Compile(bg, r); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "twice") || !strings.Contains(err.Error(), "4 GiB") {
 		t.Errorf("%.300v, want ErrInvalid", err)
 	}
 	if _, err := h.Compile(bg, kernel(1)); err != nil || h.mu.started != 3 {
