@@ -179,7 +179,7 @@ func TestDeviceLostWhileABufferIsFilled(t *testing.T) {
 		select {
 		case <-s.closed:
 			t.Error("the device is closed")
-		default:
+		case <-time.After(100 * time.Millisecond): // the fill takes its time
 			into[0]++
 		}
 		return nil
