@@ -27,9 +27,7 @@ func TestIdsOfACallerThatLeft(t *testing.T) {
 		}
 	}})
 	goes, stays := [][]int32{{6, 7, 8, 9}}, [][]int32{{1, 2, 3}, {4, 5}}
-	e.mu.Lock() // so that both are in one batch
-	m := e.awake()
-	e.mu.Unlock()
+	m := busy(e) // so that both are in one batch
 	answered := make(chan error)
 	beside := newCall("texts", stays, nil, e.pool)
 	go func() {
@@ -40,11 +38,7 @@ func TestIdsOfACallerThatLeft(t *testing.T) {
 		close(left)
 		answered <- err
 	}()
-	for waits := false; !waits; {
-		e.mu.Lock()
-		waits = e.mu.queue.tokens == 4
-		e.mu.Unlock()
-	}
+	waiting(e, 4)
 	e.mu.Lock()
 	e.mu.queue.push(beside)
 	e.mu.Unlock()

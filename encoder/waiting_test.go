@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // waiting returns when that many tokens wait.
@@ -24,13 +25,18 @@ func waiting(e *Encoder, tokens int) {
 	}
 }
 
+// busy gives a worker's model, which nobody else has from then on.
+func busy(e *Encoder) *forward.Model {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.awake()
+}
+
 // F8: Close answers calls that wait at once, though no worker is free.
 func TestCloseEndsCallsThatWait(t *testing.T) {
 	ctx := context.Background()
 	e := openTiny(t, Config{Workers: 1}, kiln.Config{})
-	e.mu.Lock()
-	busy := e.awake()
-	e.mu.Unlock()
+	m := busy(e)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := e.EncodeTokens(ctx, [][]int32{{1, 2}, {3}})
@@ -50,7 +56,7 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the call waits still")
 	}
-	e.work(busy, e.next(busy, nil))
+	e.work(m, e.next(m, nil))
 }
 
 // What waits for a caller that has left does not wait any more: nobody computes it.
@@ -61,9 +67,7 @@ func TestWhatWasLeftIsNotComputed(t *testing.T) {
 			shapes = append(shapes, told.Shape)
 		}
 	}})
-	e.mu.Lock()
-	busy := e.awake()
-	e.mu.Unlock()
+	m := busy(e)
 	ctx, leave := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
@@ -76,7 +80,7 @@ func TestWhatWasLeftIsNotComputed(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	waiting(e, 0)
-	e.work(busy, e.next(busy, nil))
+	e.work(m, e.next(m, nil))
 	if len(shapes) > 0 {
 		t.Errorf("%v was computed for nobody", shapes)
 	}

@@ -59,6 +59,21 @@ func (m sharedMemory) Release() {
 	m.Memory.Release()
 }
 
+// openShared opens such a device, with one worker and a buffer of n bytes; the test closes it.
+func openShared(t *testing.T, n int64) (*shared, *gpuexec.Executor, *gpuexec.Buffer) {
+	t.Helper()
+	s := &shared{Backend: &fakedevice.Backend{}, closed: make(chan struct{})}
+	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: s, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := e.Alloc(bg, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, e, b
+}
+
 func filling(b *gpuexec.Buffer, fill func([]byte) error) gpuexec.Launch {
 	return hidden.With(gpuexec.CopyTo(b, 0, nil), fill)
 }
@@ -102,14 +117,7 @@ func TestFill(t *testing.T) {
 	if err := e.Submit(bg, filling(b, fill)); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a buffer that was released: %v", err)
 	}
-	s := &shared{Backend: &fakedevice.Backend{}, closed: make(chan struct{})}
-	mapped, err := gpuexec.Open(bg, gpuexec.Config{Backend: s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, err = mapped.Alloc(bg, 3); err != nil {
-		t.Fatal(err)
-	}
+	s, mapped, b := openShared(t, 3)
 	if err := mapped.Submit(bg, filling(b, fill)); err != nil || !slices.Equal(s.memory, want) {
 		t.Errorf("in place: %v, %v", s.memory, err)
 	}
@@ -161,18 +169,9 @@ func TestFillingTakesNoWorker(t *testing.T) {
 // E1: a device that is lost while a buffer is filled is closed after that, and from then on its
 // buffers are not filled any more.
 func TestDeviceLostWhileABufferIsFilled(t *testing.T) {
-	fake := &fakedevice.Backend{}
-	s := &shared{Backend: fake, closed: make(chan struct{})}
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := e.Alloc(bg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = e.Submit(bg, filling(b, func(into []byte) error {
-		fake.Lose()
+	s, e, b := openShared(t, 1)
+	err := e.Submit(bg, filling(b, func(into []byte) error {
+		s.Lose()
 		for e.Stats().Restarts == 0 { // until that is known
 			_ = e.Submit(bg)
 		}
@@ -203,18 +202,10 @@ func TestDeviceLostWhileABufferIsFilled(t *testing.T) {
 
 // C5: a buffer that is released while it is filled, by a caller that has left, stays until then.
 func TestFilledBufferIsKept(t *testing.T) {
-	s := &shared{Backend: &fakedevice.Backend{}, closed: make(chan struct{})}
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: s, Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := e.Alloc(bg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, e, b := openShared(t, 1)
 	ctx, leave := context.WithCancel(bg)
 	left := make(chan struct{})
-	err = e.Submit(ctx, filling(b, func(into []byte) error {
+	err := e.Submit(ctx, filling(b, func(into []byte) error {
 		leave()
 		<-left
 		into[0]++
@@ -253,15 +244,7 @@ func TestFillThatCloses(t *testing.T) {
 // F8: whoever fills a buffer keeps the device open until it is done, also where its caller has left.
 func TestCloseWhileABufferIsFilled(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
-		s := &shared{Backend: &fakedevice.Backend{}, closed: make(chan struct{})}
-		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: s})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := e.Alloc(bg, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, e, b := openShared(t, 1)
 		ctx, leave := context.WithCancel(bg)
 		begun, answered, filled := make(chan struct{}), make(chan struct{}), false
 		go func() {
@@ -272,7 +255,7 @@ func TestCloseWhileABufferIsFilled(t *testing.T) {
 			}
 			_ = e.Close(bg)
 		}()
-		err = e.Submit(ctx, filling(b, func(into []byte) error {
+		err := e.Submit(ctx, filling(b, func(into []byte) error {
 			close(begun)
 			if leaves {
 				<-answered

@@ -250,12 +250,17 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 	return w.note(w.queue.Launch(ctx, b.program, w.args, whole(l.Grid), l.Kernel.block(l)))
 }
 
+// gone is the error of a copy whose buffer went with its device.
+func (a *Arg) gone() error {
+	return fault.Wrap("executor: "+a.verb(), "", "the buffer was lost with its device: allocate it again", errGone)
+}
+
 // copy has the driver copy between a buffer and the host.
 func (w *worker) copy(a *Arg) error {
 	w.at = nil
 	switch {
 	case a.buffer.on != w.on:
-		return fault.Wrap("executor: "+a.verb(), "", "the buffer was lost with its device: allocate it again", errGone)
+		return a.gone()
 	case a.kind == copyTo:
 		return w.note(w.queue.Write(a.buffer.memory, a.offset, a.data))
 	}

@@ -21,7 +21,7 @@ import (
 // the context's, and the driver's, a panic of it among them.
 func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
 	if len(launches) == 1 && launches[0].fill != nil {
-		return e.ended("write", "", e.fill(ctx, launches[0]))
+		return e.ended("write", "", e.fill(ctx, &launches[0]))
 	}
 	j, err := e.sequence(ctx, launches)
 	if err != nil {
@@ -34,22 +34,21 @@ func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
 // What writes it may wait for a file: neither a worker nor a place in the queue is taken
 // meanwhile. No device is closed before it has ended, though the caller leaves it behind when
 // ctx ends or the executor is closed.
-func (e *Executor) fill(ctx context.Context, l Launch) error {
-	b, write := l.Args[0].buffer, l.fill
-	l.fill = nil
-	if err := e.check(&l); err != nil {
+func (e *Executor) fill(ctx context.Context, l *Launch) error {
+	to, write := &l.Args[0], l.fill
+	if err := e.checkCopy(to); err != nil {
 		return err
 	}
-	unpin, err := pin([]Launch{l})
-	if err != nil {
+	if err := pinLaunch(l); err != nil {
 		return err
 	}
+	b := to.buffer
 	if !b.on.enter() {
-		unpin()
+		b.cell.Unpin()
 		if e.life.Err() != nil {
 			return fault.ErrClosed
 		}
-		return fault.Wrap("executor: write", "", "the buffer was lost with its device: allocate it again", errGone)
+		return to.gone()
 	}
 	into := b.mapped
 	if into == nil {
@@ -58,22 +57,22 @@ func (e *Executor) fill(ctx context.Context, l Launch) error {
 	done := make(chan error, 1)
 	b.on.zone.Lend(actors.Go)(func() {
 		guard.Guard(func() error { return write(into) }, func(err error) {
-			unpin()
+			b.cell.Unpin()
 			b.on.leave()
 			done <- err
 		})
 	})
 	select {
-	case err = <-done:
+	case err := <-done:
+		if err != nil || b.mapped != nil {
+			return err
+		}
+		return e.Write(ctx, b, 0, into)
 	case <-e.life.Done():
 		return fault.ErrClosed
 	case <-ctx.Done():
 		return guard.Ended(ctx)
 	}
-	if err != nil || b.mapped != nil {
-		return err
-	}
-	return e.Write(ctx, b, 0, into)
 }
 
 // Run is a sequence of launches that Start or StartAfter has handed over. Safe for concurrent use.

@@ -90,12 +90,21 @@ func TestCompilerNewerThanDriver(t *testing.T) {
 	}
 }
 
+// withLibrary has a test use what is bound otherwise, or to another driver.
+func withLibrary(t *testing.T, l *library) {
+	t.Helper()
+	before := loaded.library
+	loaded.library = l
+	t.Cleanup(func() { loaded.library = before })
+}
+
 // withDriver has a test use another driver made of Go.
 func withDriver(t *testing.T, d *fakecuda.Driver) {
 	t.Helper()
-	l, before, of := must(bind(d.Symbol)), loaded.library, fake
-	loaded.library, fake = l, d
-	t.Cleanup(func() { loaded.library, fake = before, of })
+	withLibrary(t, must(bind(d.Symbol)))
+	before := fake
+	fake = d
+	t.Cleanup(func() { fake = before })
 }
 
 // none has no device, many has one of each kind; once a process, since what C can call stays.

@@ -26,9 +26,7 @@ func plain(t *testing.T) backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	with := loaded.library
-	loaded.library = l
-	t.Cleanup(func() { loaded.library = with })
+	withLibrary(t, l)
 	return b
 }
 

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -258,8 +258,15 @@ func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, 
 }
 
 // memory is the bytes that the helper has in memory; 0 = not known.
-func (p *process) memory() (bytes int64) {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Cmd.Process.Pid))
-	_, _ = fmt.Sscan(string(text), new(int64), &bytes) // in pages
-	return bytes * int64(os.Getpagesize())
+func (p *process) memory() int64 { return memoryOf(strconv.Itoa(p.Cmd.Process.Pid), 1) }
+
+// memoryOf is a column of what Linux says of a process's memory, in bytes; 0 = not known.
+func memoryOf(process string, column int) int64 {
+	text, _ := os.ReadFile("/proc/" + process + "/statm")
+	columns := strings.Fields(string(text))
+	if column >= len(columns) {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(columns[column], 10, 64)
+	return pages * int64(os.Getpagesize())
 }

@@ -192,11 +192,9 @@ func writeBuild(w io.Writer, name string) error {
 // take too much, beside what the process has.
 func bound() {
 	var most unix.Rlimit
-	var pages [6]uint64 // the last one is of data
-	text, _ := os.ReadFile("/proc/self/statm")
-	_, _ = fmt.Sscan(string(text), &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5])
+	const data = 5
 	if unix.Getrlimit(unix.RLIMIT_DATA, &most) == nil {
-		most.Cur = min(most.Cur, pages[5]*uint64(os.Getpagesize())+mostAtWork)
+		most.Cur = min(most.Cur, uint64(memoryOf("self", data)+mostAtWork))
 		_ = unix.Setrlimit(unix.RLIMIT_DATA, &most)
 	}
 }
