@@ -36,6 +36,8 @@ type Process struct {
 	Cmd      *exec.Cmd
 	Requests *gob.Encoder
 	Replies  *gob.Decoder
+	Ended    <-chan struct{} // closed once the child has ended and is no zombie, by itself too
+	how      error           // it ended; for whoever has seen Ended closed
 	ends     [2]*os.File
 }
 
@@ -62,7 +64,13 @@ func Start(name, argument string, env func([]string) []string) (_ *Process, err 
 		_, _ = to.Close(), from.Close()
 		return nil, err
 	}
-	return &Process{Cmd: cmd, Requests: gob.NewEncoder(to), Replies: gob.NewDecoder(from), ends: [2]*os.File{to, from}}, nil
+	ended := make(chan struct{})
+	p := &Process{Cmd: cmd, Requests: gob.NewEncoder(to), Replies: gob.NewDecoder(from), Ended: ended, ends: [2]*os.File{to, from}}
+	go func() { // ends with the child, which End waits for
+		p.how = cmd.Wait()
+		close(ended)
+	}()
+	return p, nil
 }
 
 // Kill ends the child, whatever it does.
@@ -74,8 +82,9 @@ func (p *Process) End() error {
 	for _, f := range p.ends {
 		_ = f.Close()
 	}
-	if err := p.Cmd.Wait(); err != nil {
-		return fmt.Errorf("it ended with %w", err)
+	<-p.Ended
+	if p.how != nil {
+		return fmt.Errorf("it ended with %w", p.how)
 	}
 	return nil
 }

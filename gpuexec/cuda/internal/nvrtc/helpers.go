@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -37,6 +38,7 @@ type Helpers struct {
 	path     string        // of the compiler
 	slots    chan struct{} // one for each process that there may be
 	patience time.Duration // with one that nobody uses
+	begins   time.Duration // patience with a new one
 	memory   int64         // most bytes of one that is kept
 	users    int           // who share them; the lock of shared is theirs
 	mu       struct {
@@ -50,7 +52,7 @@ type Helpers struct {
 // NewHelpers may start n processes for the compiler of that path, when there is work for
 // them.
 func NewHelpers(path string, n int) *Helpers {
-	return &Helpers{path: path, slots: make(chan struct{}, max(1, n)), patience: mostIdle, memory: mostMemory}
+	return &Helpers{path: path, slots: make(chan struct{}, max(1, n)), patience: mostIdle, begins: mostStart, memory: mostMemory}
 }
 
 // shared are the helpers that Share gave, by the path of their compiler.
@@ -97,8 +99,9 @@ type process struct {
 
 // Compile compiles a text. What takes longer than five minutes is ErrInvalid, and so is a
 // text that a second process has died of, by its stack or by more than 4 GiB. Where others
-// have killed the second, too, nothing is said of the text: ErrOverloaded. Where no process
-// can be started, ErrUnavailable says why. Other errors are those of Library.Compile, and the
+// have killed the second, too, or it crashed before it had the text, nothing is said of
+// that: ErrOverloaded. Where no process can be started, or two end by themselves or say nothing,
+// ErrUnavailable says why. Other errors are those of Library.Compile, and the
 // context's.
 func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 	if err := r.Check(); err != nil {
@@ -137,12 +140,18 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 		}
 		switch {
 		case died < 2:
+		case errors.Is(err, errSilent):
+			return Output{}, failure(fault.ErrUnavailable, "the compiler's process %w: a program that waits while its packages are initialised cannot be started for it: see cuda.Config.InProcess", err)
 		case begun && killed(ended):
 			return Output{}, failure(fault.ErrOverloaded, "the compiler's process was killed twice (%v): the machine may be short of memory", ended)
+		case !begun && crashed(ended):
+			return Output{}, failure(fault.ErrOverloaded, "the compiler's process crashed, or was killed, twice before it had the text (%v): the machine may be short of memory; "+
+				"a program whose packages crash while they are initialised cannot be started for it: see cuda.Config.InProcess", ended)
 		case begun:
-			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over this text, which may need too much of its stack, or more than %d GiB: %v", mostAtWork>>30, cmp.Or(ended, err))
+			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over these texts of %d bytes, which may need too much of its stack, or more than %d GiB of memory, the most that it may take "+
+				"(constants need up to some 250 times their text: put large ones into a buffer): %v", r.bytes(), mostAtWork>>30, cmp.Or(ended, err))
 		default:
-			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends, or waits, while its packages are initialised cannot be started for it: see cuda.Config.InProcess", cmp.Or(ended, err))
+			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends while its packages are initialised cannot be started for it: see cuda.Config.InProcess", cmp.Or(ended, err))
 		}
 	}
 }
@@ -153,20 +162,42 @@ var byOthers = []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT
 
 // killed reports whether a process was ended by others.
 func killed(ended error) bool {
-	exit, ok := errors.AsType[*exec.ExitError](ended)
-	if !ok {
-		return false
-	}
-	status, ok := exit.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled() && slices.Contains(byOthers, status.Signal())
+	status := statusOf(ended)
+	return status.Signaled() && slices.Contains(byOthers, status.Signal())
 }
 
-// take gives the helper that was used last, or a new one.
+// crashed reports whether a process was ended by a signal, whoever sent it, or by Go, which
+// ends what it cannot go on with so.
+func crashed(ended error) bool {
+	const byGo = 2
+	status := statusOf(ended)
+	return status.Signaled() || status.ExitStatus() == byGo
+}
+
+// statusOf is how a process ended; 0 = by itself, without an error.
+func statusOf(ended error) syscall.WaitStatus {
+	if exit, ok := errors.AsType[*exec.ExitError](ended); ok {
+		status, _ := exit.Sys().(syscall.WaitStatus)
+		return status
+	}
+	return 0
+}
+
+// take gives the helper that was used last, or a new one, which is dropped when it dies.
 func (h *Helpers) take() (*process, error) {
 	if p := h.waiting(); p != nil {
 		return p, nil
 	}
-	return start(h.path)
+	p, err := start(h.path)
+	if err != nil {
+		return nil, err
+	}
+	p.patience = h.begins
+	go func() {
+		<-p.Ended
+		h.drop(p)
+	}()
+	return p, nil
 }
 
 // waiting takes a helper out of those that wait, if there is one.
@@ -188,7 +219,12 @@ func (h *Helpers) waiting() *process {
 func (h *Helpers) keep(p *process) {
 	ends := p.memory() > h.memory
 	h.mu.Lock()
-	ends = ends || h.mu.closed
+	select {
+	case <-p.Ended: // nobody will drop it
+		ends = true
+	default:
+		ends = ends || h.mu.closed
+	}
 	if !ends {
 		h.mu.idle = append(h.mu.idle, p)
 		p.idle = time.AfterFunc(h.patience, func() { h.drop(p) })
@@ -233,8 +269,11 @@ func start(path string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &process{Process: p, patience: mostStart}, nil
+	return &process{Process: p}, nil
 }
+
+// errSilent is that of a helper which has not said in time that it has begun.
+var errSilent = errors.New("says nothing")
 
 // do has the helper compile. It is ended where the context ends, or where it does not say
 // in time that it has begun.
@@ -243,13 +282,16 @@ func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, 
 	defer stop()
 	late := time.AfterFunc(p.patience, p.Kill)
 	defer late.Stop()
-	if err := p.Requests.Encode(r); err != nil {
+	err = p.Requests.Encode(r)
+	if err == nil {
+		err = p.Replies.Decode(&answer)
+	}
+	if inTime := late.Stop(); err != nil {
+		if !inTime {
+			err = fmt.Errorf("%w for %v", errSilent, p.patience)
+		}
 		return reply{}, false, err
 	}
-	if err := p.Replies.Decode(&answer); err != nil {
-		return reply{}, false, err
-	}
-	late.Stop()
 	err = p.Replies.Decode(&answer)
 	if err == nil {
 		p.served, p.patience = true, mostAck

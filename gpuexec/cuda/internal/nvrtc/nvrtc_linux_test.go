@@ -335,7 +335,8 @@ func TestTextThatKills(t *testing.T) {
 	need(t)
 	h := helpers(t, 1)
 	r := Request{Target: "sm_80", Text: "__device__ int f(int a) { return " + strings.Repeat("a ? a : ", 20000) + "a; }"}
-	if _, err := h.Compile(bg, r); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "twice") || !strings.Contains(err.Error(), "4 GiB") {
+	if _, err := h.Compile(bg, r); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "twice") ||
+		!strings.Contains(err.Error(), fmt.Sprintf("texts of %d bytes", len(r.Text))) || !strings.Contains(err.Error(), "4 GiB") || !strings.Contains(err.Error(), "into a buffer") {
 		t.Errorf("%.300v, want ErrInvalid", err)
 	}
 	if _, err := h.Compile(bg, kernel(1)); err != nil || h.mu.started != 3 {
