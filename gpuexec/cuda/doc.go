@@ -26,7 +26,11 @@
 // environment but the loader's: a text may end the compiler, and nothing stops it. One that
 // is killed, hangs, or keeps more than 512 MiB is replaced; one that asks for more than 4 GiB
 // ends. A text that two of them have ended over is fault.ErrInvalid, and fault.ErrOverloaded
-// where others killed them, as a machine without memory does. A helper is the running executable,
+// where others killed them, as a machine without memory does, or where they crashed before
+// they had it. A source's texts may have 256 MiB together, else they are fault.ErrTooLarge, and
+// far fewer of constants: for a byte of these NVRTC was seen to take from 60 bytes (numbers of
+// seven digits) to 220 (of one), so that 4 GiB bear some 18 MB of the latter. Put large
+// constants into a buffer. A helper is the running executable,
 // started again. Its packages are initialised up to this one, and main does not run: a
 // program that must not be started so sets Config.InProcess.
 //

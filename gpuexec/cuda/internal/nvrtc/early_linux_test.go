@@ -4,6 +4,7 @@ package nvrtc
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -128,5 +129,23 @@ func TestKilledWhileItWaits(t *testing.T) {
 	}
 	if _, err := h.Compile(bg, kernel(2)); err != nil || h.mu.started != 2 {
 		t.Errorf("after that: %v, %d processes", err, h.mu.started)
+	}
+}
+
+// K6: texts that a helper could not receive are refused, whichever of them it is that is long.
+func TestTooMuchText(t *testing.T) {
+	part := strings.Repeat("// text\n", mostText/64)
+	most := Request{Target: "sm_80", Includes: make(map[string]string)}
+	for i := range 8 {
+		most.Includes[fmt.Sprint(i)] = part[1:]
+	}
+	if n := most.bytes(); n != mostText {
+		t.Fatalf("%d bytes", n)
+	}
+	for what, r := range map[string]Request{"a text": {Text: "a"}, "a macro's name": {Defines: map[string]string{"A": ""}}, "a macro": {Defines: map[string]string{"": "1"}}} {
+		r.Target, r.Includes = most.Target, most.Includes
+		if err := r.Check(); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(mostText)) {
+			t.Errorf("with %s: %v, want ErrTooLarge with the bound", what, err)
+		}
 	}
 }

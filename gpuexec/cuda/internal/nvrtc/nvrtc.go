@@ -70,9 +70,28 @@ func unhashable(field, format string, args ...any) error {
 	return err
 }
 
-// Check says what the compiler is not given: ErrInvalid, with the reason key_refused for
-// what would read more than the request.
+// mostText is the most bytes that the texts of a request may have. A helper has some seven
+// times as many of a text of comments, which the compiler reads and forgets: it bears that
+// within what it may take.
+const mostText = 256 << 20
+
+// bytes is what the texts of a request have together.
+func (r *Request) bytes() int {
+	n := len(r.Text)
+	for _, texts := range []map[string]string{r.Defines, r.Includes} {
+		for name, text := range texts {
+			n += len(name) + len(text)
+		}
+	}
+	return n
+}
+
+// Check says what the compiler is not given: ErrTooLarge for texts of more than 256 MiB, and
+// ErrInvalid, with the reason key_refused for what would read more than the request.
 func (r *Request) Check() error {
+	if n := r.bytes(); n > mostText {
+		return failure(fault.ErrTooLarge, "texts of %d bytes, want at most %d together: put large constants into a buffer", n, mostText)
+	}
 	if !target.MatchString(r.Target) {
 		return failure(fault.ErrInvalid, "target %q: want one such as sm_90 or compute_90", r.Target)
 	}
