@@ -11,8 +11,9 @@ import (
 
 // Compile compiles a source without a GPU and without a driver, for devices of a compute
 // capability: 80 is 8.0. It gives the blob that such a device's executor would give, and the
-// identity that a store keeps it under. Calls beside each other share the compiler's
-// processes. Errors are those of a device's compile; ErrUnavailable says that NVRTC is
+// identity that a store keeps it under. Calls share the compiler's processes, with executors
+// too; the last ones end, with the goroutines that wait for them, half a minute after the
+// last call. Errors are those of a device's compile; ErrUnavailable says that NVRTC is
 // missing, ErrUnsupported that it does not know the capability nor one before it. Safe for
 // concurrent use.
 func Compile(ctx context.Context, cfg Config, src gpuexec.Source, capability int) ([]byte, gpuexec.Identity, error) {
@@ -36,7 +37,7 @@ func Compile(ctx context.Context, cfg Config, src gpuexec.Source, capability int
 		out, err = compiler.Compile(requestOf(code, target))
 	} else {
 		helpers := nvrtc.Share(compiler.Path)
-		defer helpers.Leave()
+		defer helpers.LeaveIdle()
 		out, err = helpers.Compile(ctx, requestOf(code, target))
 	}
 	if err != nil {

@@ -63,6 +63,21 @@ func TestManyWorkers(t *testing.T) {
 	wg.Wait()
 }
 
+// A call of Compile that follows another one finds the compiler's processes warm.
+func TestCompilesAheadShareProcesses(t *testing.T) {
+	b := needFake(t)
+	if _, _, err := Compile(bg, b.cfg, numbered(t, 2001), 80); err != nil {
+		t.Fatal(err)
+	}
+	before := compilers(t)
+	if _, _, err := Compile(bg, b.cfg, numbered(t, 2002), 80); err != nil {
+		t.Fatal(err)
+	}
+	if after := compilers(t); len(before) == 0 || !slices.Equal(before, after) {
+		t.Errorf("the compiler's processes after a call: %s, after another one %s", before, after)
+	}
+}
+
 // What is compiled ahead, without a device, is what a device compiles: one that opens the
 // store finds it. What fits no kernel, device or compiler is refused.
 func TestCompileAhead(t *testing.T) {
@@ -128,7 +143,7 @@ func TestNoCompiler(t *testing.T) {
 }
 
 // compilers are the processes that compile for this one.
-func compilers(t *testing.T) (n int) {
+func compilers(t *testing.T) (paths []string) {
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
@@ -137,10 +152,10 @@ func compilers(t *testing.T) (n int) {
 		name, _ := os.ReadFile(path)
 		status, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
 		if strings.HasPrefix(string(name), "kiln: compiles") && strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) {
-			n++
+			paths = append(paths, path)
 		}
 	}
-	return n
+	return paths
 }
 
 // Executors share the compiler's processes. Many compiles at once keep one a core busy; none
@@ -161,12 +176,12 @@ func TestExecutorsShareCompilers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := compilers(t); n != runtime.GOMAXPROCS(0) {
+	if n := len(compilers(t)); n != runtime.GOMAXPROCS(0) {
 		t.Errorf("%d processes compile for two executors, want %d", n, runtime.GOMAXPROCS(0))
 	}
 	check(executors[0].Close(bg))
 	check(executors[1].Close(bg))
-	if n := compilers(t); n > 0 {
+	if n := len(compilers(t)); n > 0 {
 		t.Errorf("%d processes are left", n)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/fakecuda"
+	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/nvrtc"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 )
 
@@ -46,7 +47,19 @@ func TestMain(m *testing.M) {
 	if *child != "" {
 		os.Exit(m.Run())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(ending{m})
+}
+
+// ending ends the compiler's processes that Compile leaves idle, once the tests have run.
+type ending struct{ *testing.M }
+
+func (m ending) Run() int {
+	defer func() {
+		if l, err := nvrtc.Open(tested().cfg.NVRTC); err == nil {
+			nvrtc.Share(l.Path).Leave()
+		}
+	}()
+	return m.M.Run()
 }
 
 // tested is the backend with the compiler that `make fetch-nvrtc` brings, or with the one

@@ -132,6 +132,29 @@ func TestKilledWhileItWaits(t *testing.T) {
 	}
 }
 
+// What leaves helpers idle leaves them to a call that comes soon. They end with the last one
+// that leaves them otherwise.
+func TestLeaveIdle(t *testing.T) {
+	l := need(t)
+	h := Share(l.Path)
+	h.patience = time.Hour
+	if _, err := h.Compile(bg, kernel(1)); err != nil {
+		t.Fatal(err)
+	}
+	h.LeaveIdle()
+	next := Share(l.Path)
+	if _, err := next.Compile(bg, kernel(2)); err != nil || next != h || h.mu.started != 1 {
+		t.Fatalf("%v, %d processes, the same helpers: %t", err, h.mu.started, next == h)
+	}
+	p := h.mu.idle[0]
+	next.LeaveIdle()
+	if h.users != 0 {
+		t.Fatalf("%d users are left", h.users)
+	}
+	Share(l.Path).Leave()
+	<-p.Ended
+}
+
 // K6: texts that a helper could not receive are refused, whichever of them it is that is long.
 func TestTooMuchText(t *testing.T) {
 	part := strings.Repeat("// text\n", mostText/64)

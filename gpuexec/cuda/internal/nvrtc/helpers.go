@@ -89,6 +89,14 @@ func (h *Helpers) Leave() {
 	}
 }
 
+// LeaveIdle is Leave without Close: whoever shares them soon finds processes that wait, which
+// end once they have been idle, or with a later Leave.
+func (h *Helpers) LeaveIdle() {
+	shared.Lock()
+	defer shared.Unlock()
+	h.users--
+}
+
 // process is a helper, used by one goroutine at a time.
 type process struct {
 	*child.Process
