@@ -74,10 +74,6 @@ func openShared(t *testing.T, n int64) (*shared, *gpuexec.Executor, *gpuexec.Buf
 	return s, e, b
 }
 
-func filling(b *gpuexec.Buffer, fill func([]byte) error) gpuexec.Launch {
-	return hidden.With(gpuexec.CopyTo(b, 0, nil), fill)
-}
-
 // A buffer is filled in place where the host shares it, else by a copy. An error is the
 // caller's, and then nothing is copied.
 func TestFill(t *testing.T) {
@@ -87,19 +83,11 @@ func TestFill(t *testing.T) {
 	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	b := alloc(t, e, 3)
 	got := make([]byte, 3)
-	err := errors.Join(e.Submit(bg, filling(b, fill)), e.Read(bg, b, 0, got))
+	err := errors.Join(hidden.Fill(bg, b, fill), e.Read(bg, b, 0, got))
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("copied: %v, %v", got, err)
 	}
-	for _, more := range [][]gpuexec.Launch{{filling(b, fill), gpuexec.CopyFrom(b, 0, got)}, {gpuexec.CopyFrom(b, 0, got), filling(b, fill)}} {
-		if err := e.Submit(bg, more...); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("with another launch: %v", err)
-		}
-	}
-	if _, err := e.Start(bg, filling(b, fill)); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("started: %v", err)
-	}
-	err = e.Submit(bg, filling(b, func(into []byte) error { into[0] = 9; return failed }))
+	err = hidden.Fill(bg, b, func(into []byte) error { into[0] = 9; return failed })
 	if err := e.Read(bg, b, 0, got); err != nil || !slices.Equal(got, want) {
 		t.Errorf("after an error: %v, %v", got, err)
 	}
@@ -107,18 +95,18 @@ func TestFill(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var panicked *fault.PanicError
-	if err := e.Submit(bg, filling(b, func([]byte) error { panic("broken") })); !errors.As(err, &panicked) {
+	if err := hidden.Fill(bg, b, func([]byte) error { panic("broken") }); !errors.As(err, &panicked) {
 		t.Errorf("a panic: %v", err)
 	}
-	if err := e.Submit(bg, filling(b, func([]byte) error { runtime.Goexit(); return nil })); !errors.Is(err, fault.ErrGoexit) {
+	if err := hidden.Fill(bg, b, func([]byte) error { runtime.Goexit(); return nil }); !errors.Is(err, fault.ErrGoexit) {
 		t.Errorf("a goroutine that ends: %v", err)
 	}
 	b.Release()
-	if err := e.Submit(bg, filling(b, fill)); !errors.Is(err, fault.ErrInvalid) {
+	if err := hidden.Fill(bg, b, fill); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a buffer that was released: %v", err)
 	}
 	s, mapped, b := openShared(t, 3)
-	if err := mapped.Submit(bg, filling(b, fill)); err != nil || !slices.Equal(s.memory, want) {
+	if err := hidden.Fill(bg, b, fill); err != nil || !slices.Equal(s.memory, want) {
 		t.Errorf("in place: %v, %v", s.memory, err)
 	}
 	if err := mapped.Close(bg); err != nil {
@@ -144,7 +132,7 @@ func TestFillingTakesNoWorker(t *testing.T) {
 				<-read
 				return nil
 			}
-			if err := e.Submit(ctx, filling(b, fill)); err != nil && !errors.Is(err, fault.ErrOverloaded) { // of the copies
+			if err := hidden.Fill(ctx, b, fill); err != nil && !errors.Is(err, fault.ErrOverloaded) { // of the copies
 				t.Error(err)
 			}
 		})
@@ -170,7 +158,7 @@ func TestFillingTakesNoWorker(t *testing.T) {
 // buffers are not filled any more.
 func TestDeviceLostWhileABufferIsFilled(t *testing.T) {
 	s, e, b := openShared(t, 1)
-	err := e.Submit(bg, filling(b, func(into []byte) error {
+	err := hidden.Fill(bg, b, func(into []byte) error {
 		s.Lose()
 		for e.Stats().Restarts == 0 { // until that is known
 			_ = e.Submit(bg)
@@ -182,12 +170,12 @@ func TestDeviceLostWhileABufferIsFilled(t *testing.T) {
 			into[0]++
 		}
 		return nil
-	}))
+	})
 	if err != nil {
 		t.Error(err)
 	}
 	<-s.closed
-	err = e.Submit(bg, filling(b, func([]byte) error { t.Error("it is filled"); return nil }))
+	err = hidden.Fill(bg, b, func([]byte) error { t.Error("it is filled"); return nil })
 	if !errors.Is(err, fault.ErrDeviceLost) {
 		t.Errorf("a buffer that was lost: %v", err)
 	}
@@ -195,7 +183,7 @@ func TestDeviceLostWhileABufferIsFilled(t *testing.T) {
 	if err := e.Close(bg); err != nil {
 		t.Error(err)
 	}
-	if err := e.Submit(bg, filling(b, func([]byte) error { return nil })); err == nil {
+	if err := hidden.Fill(bg, b, func([]byte) error { return nil }); err == nil {
 		t.Error("after Close a buffer was filled")
 	}
 }
@@ -205,12 +193,12 @@ func TestFilledBufferIsKept(t *testing.T) {
 	s, e, b := openShared(t, 1)
 	ctx, leave := context.WithCancel(bg)
 	left := make(chan struct{})
-	err := e.Submit(ctx, filling(b, func(into []byte) error {
+	err := hidden.Fill(ctx, b, func(into []byte) error {
 		leave()
 		<-left
 		into[0]++
 		return nil
-	}))
+	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
@@ -233,12 +221,12 @@ func TestFilledBufferIsKept(t *testing.T) {
 func TestFillThatCloses(t *testing.T) {
 	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	b := alloc(t, e, 1)
-	_ = e.Submit(bg, filling(b, func([]byte) error {
+	_ = hidden.Fill(bg, b, func([]byte) error {
 		if err := e.Close(bg); !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("%v, want ErrCycle", err)
 		}
 		return nil
-	}))
+	})
 }
 
 // F8: whoever fills a buffer keeps the device open until it is done, also where its caller has left.
@@ -255,7 +243,7 @@ func TestCloseWhileABufferIsFilled(t *testing.T) {
 			}
 			_ = e.Close(bg)
 		}()
-		err := e.Submit(ctx, filling(b, func(into []byte) error {
+		err := hidden.Fill(ctx, b, func(into []byte) error {
 			close(begun)
 			if leaves {
 				<-answered
@@ -273,7 +261,7 @@ func TestCloseWhileABufferIsFilled(t *testing.T) {
 			}
 			filled = true
 			return nil
-		}))
+		})
 		close(answered)
 		b.Release()
 		if want := map[bool]error{true: context.Canceled, false: fault.ErrClosed}[leaves]; err != nil && !errors.Is(err, want) {

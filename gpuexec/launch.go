@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 // Source is what a program is compiled from. Code.Source makes one of text, or bytes,
@@ -211,13 +210,7 @@ type Launch struct {
 	// shape is there: with Wait the exact form is built first (SPEC E7). If it cannot be
 	// built the other form serves.
 	Wait bool
-
-	// fill, of a copy to a buffer that Submit has alone, writes all of it: its memory itself
-	// where the host shares it.
-	fill func(into []byte) error
 }
-
-func init() { hidden.Field(func(l *Launch, fill func([]byte) error) { l.fill = fill }) }
 
 // tiered is a Program that runs in a form for any shape until that of its own is there.
 type tiered interface {
@@ -305,8 +298,6 @@ func (e *Executor) checkBlock(op string, src *Source, block Size) error {
 func (e *Executor) check(l *Launch) error {
 	k := l.Kernel
 	switch {
-	case l.fill != nil:
-		return fault.Invalidf("executor: launch", "a buffer is filled by Submit, and by a launch of its own")
 	case k == nil && len(l.Args) == 1 && l.Args[0].kind >= copyTo:
 		return e.checkCopy(&l.Args[0])
 	case k == nil:

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 // Submit runs launches in their order on one worker and returns when they have
@@ -20,9 +21,6 @@ import (
 // Other errors: ErrOverloaded where the queue is full, ErrDeviceLost, ErrClosed,
 // the context's, and the driver's, a panic of it among them.
 func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
-	if len(launches) == 1 && launches[0].fill != nil {
-		return e.ended("write", "", e.fill(ctx, &launches[0]))
-	}
 	j, err := e.sequence(ctx, launches)
 	if err != nil {
 		return err
@@ -30,25 +28,28 @@ func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
 	return e.ended("submit", "", e.do(ctx, j))
 }
 
-// fill has a buffer written in place, or copied to where the host does not share its memory.
+func init() {
+	hidden.Fill = func(ctx context.Context, buffer any, write func(into []byte) error) error {
+		b := buffer.(*Buffer)
+		return b.exec.ended("write", "", b.fill(ctx, write))
+	}
+}
+
+// fill has the buffer written in place, or copied to where the host does not share its memory.
 // What writes it may wait for a file: neither a worker nor a place in the queue is taken
 // meanwhile. No device is closed before it has ended, though the caller leaves it behind when
 // ctx ends or the executor is closed.
-func (e *Executor) fill(ctx context.Context, l *Launch) error {
-	to, write := &l.Args[0], l.fill
-	if err := e.checkCopy(to); err != nil {
+func (b *Buffer) fill(ctx context.Context, write func(into []byte) error) error {
+	e, to := b.exec, CopyTo(b, 0, nil)
+	if err := pinLaunch(&to); err != nil {
 		return err
 	}
-	if err := pinLaunch(l); err != nil {
-		return err
-	}
-	b := to.buffer
 	if !b.on.enter() {
 		b.cell.Unpin()
 		if e.life.Err() != nil {
 			return fault.ErrClosed
 		}
-		return to.gone()
+		return to.Args[0].gone()
 	}
 	into := b.mapped
 	if into == nil {

@@ -115,7 +115,7 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	}
 	// The executor calls it: whoever closes that takes the buffer's memory away.
 	write := func(into []byte) error { return ts.write(into, form, w) }
-	if err := ts.exec.Submit(ctx, hidden.With(gpuexec.CopyTo(b, 0, nil), write)); err != nil {
+	if err := hidden.Fill(ctx, b, write); err != nil {
 		b.Release()
 		return constants.Value{}, err
 	}

@@ -1,12 +1,20 @@
 // Package hidden sets fields of a public Config, or of another struct that a package is
-// given, which only this module may set.
+// given, which only this module may set, and has a function of gpuexec that only this module
+// may call.
 //
 // A public type must not show an internal one, so such a field is unexported. The
 // package that has the Config calls Field in an init function; the package that
 // opens it calls With.
 package hidden
 
-import "reflect"
+import (
+	"context"
+	"reflect"
+)
+
+// Fill has a *gpuexec.Buffer filled, all of it, by write: in place where the host shares its
+// memory, else by a copy. No worker waits for write. gpuexec sets it.
+var Fill func(ctx context.Context, buffer any, write func(into []byte) error) error
 
 // field names one by the type of its Config and its own.
 type field struct{ config, value reflect.Type }
