@@ -41,6 +41,9 @@ func TestMemoryOfAPool(t *testing.T) {
 		}
 		d := must(b.open(bg, 0)).(*device)
 		q := must(d.OpenQueue()).(*queue)
+		if want := map[bool]uint64{true: 1 << 30 / 16}[pools]; fake.Kept() != want {
+			t.Errorf("with pools: %v: %d bytes of 1 GiB are kept that nobody has, want %d", pools, fake.Kept(), want)
+		}
 		kept, given := must(d.Alloc(16)), must(d.Alloc(bytes))
 		check(q.Write(kept, 0, make([]byte, 16)))
 		waiting := fake.Waiting()

@@ -84,7 +84,10 @@ type stream struct {
 }
 
 // pool is one of memory, which is the context's here.
-type pool struct{ of *primary }
+type pool struct {
+	of    *primary
+	keeps uint64 // at most, of what nobody has; under Driver.mu
+}
 
 type event struct {
 	of     *primary
@@ -185,6 +188,18 @@ func (d *Driver) Loads() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.loads
+}
+
+// Kept is how much memory that nobody has pools keep at most.
+func (d *Driver) Kept() (bytes uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range d.mu.objects {
+		if p, ok := o.(*pool); ok {
+			bytes += p.keeps
+		}
+	}
+	return bytes
 }
 
 // Waiting counts what streams have to do.

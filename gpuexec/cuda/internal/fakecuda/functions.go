@@ -288,15 +288,21 @@ func (d *Driver) poolCreate(into *uintptr, props *poolProperties) int32 {
 	if props.kind != 1 || props.handles != 0 || props.location[0] != 1 || props.most != 0 || props.reserved != [56]byte{} {
 		return invalidValue
 	}
-	return d.make(into, func(p *primary) any { return &pool{p} })
+	return d.make(into, func(p *primary) any { return &pool{of: p} })
 }
 
 func (d *Driver) setPoolAttribute(handle uintptr, what int32, value *uint64) int32 {
-	_, p, code := object[*pool](d, handle)
-	if code == success && (what != 4 || *value > uint64(p.Memory)) {
+	o, p, code := object[*pool](d, handle)
+	if code != success {
+		return code
+	}
+	if what != 4 || *value > uint64(p.Memory) {
 		return invalidValue
 	}
-	return code
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o.keeps = *value
+	return success
 }
 
 // allocFromPool has the work of the stream done where memory lacks: what it frees is there
