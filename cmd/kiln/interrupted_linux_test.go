@@ -81,7 +81,7 @@ func TestInterruptedRun(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	code, out, _ := started(t, "warm", interrupt, "run", "--model", "bert_tiny_l2_h128", "--requests", "100", "--passes", "1000")
+	code, out, _ := started(t, "warm", interrupt, "run", "--model", "bert_tiny_l2_h128", "--requests", "1000", "--passes", "1000")
 	if code != exitInterrupted || !strings.Contains(out, "cold") || !strings.Contains(out, "outputs: ") {
 		t.Errorf("exit %d, stdout %q", code, out)
 	}
