@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"sync"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/past"
 	"github.com/kiln-cache/kiln/internal/processor"
+	"github.com/kiln-cache/kiln/internal/self"
 )
 
 // identity is what stored artefacts of a backend must fit where neither the
@@ -35,32 +35,16 @@ func identity(backend string) gpuexec.Identity {
 }
 
 // executable is the identity of what the program itself compiles: a digest of the
-// running executable with the features of the processor, read once, when the first
+// running executable, or of the library that this code is in, with the features of the processor, read once, when the first
 // artefact could be stored. A digest that cannot be had leaves Build empty, so that
 // nothing is stored: the error names the files that could not be read, and why.
 var executable = sync.OnceValues(func() (gpuexec.Identity, error) {
-	digest, err := digestOf(running)
+	digest, err := digestOf(self.Open)
 	_, isa := processor.Read()
 	return gpuexec.Identity{Library: ofExecutable, Compiler: runtime.Version(), Build: digest, ISA: isa}, err
 })
 
 const ofExecutable = "executable"
-
-// running opens the executable of this process: on Linux the one that runs, even
-// where another has taken its place on the disk since.
-func running() (io.ReadCloser, error) {
-	f, first := os.Open("/proc/self/exe")
-	if first == nil {
-		return f, nil
-	}
-	path, err := os.Executable()
-	if err == nil {
-		if f, err = os.Open(path); err == nil {
-			return f, nil
-		}
-	}
-	return nil, errors.Join(first, err)
-}
 
 func digestOf(open func() (io.ReadCloser, error)) (string, error) {
 	f, err := open()

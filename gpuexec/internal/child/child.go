@@ -1,4 +1,5 @@
-// Package child starts the running executable again, as a process that does what may end a
+// Package child starts the running executable again, or the program beside the library that
+// this code is in (package self), as a process that does what may end a
 // process, or never come to an end: a driver or a compiler that is not to be trusted with
 // this one.
 //
@@ -13,13 +14,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+
+	"github.com/kiln-cache/kiln/internal/self"
 )
 
 // Serves tells whether this process was started to be a child of that name, and with
-// which argument. A program that has more rights than whoever starts it serves nobody: its
+// which argument. A library serves nobody: main of its program runs beside it. A program that has more rights than whoever starts it serves nobody: its
 // arguments are a stranger's.
 func Serves(name string) (argument string, serves bool) {
-	if len(os.Args) != 2 || os.Args[0] != name || raised() {
+	if self.Loaded() || len(os.Args) != 2 || os.Args[0] != name || raised() {
 		return "", false
 	}
 	return os.Args[1], true
@@ -47,6 +50,10 @@ func Start(name, argument string, env func([]string) []string) (_ *Process, err 
 	if raised() {
 		return nil, errors.New("a program with more rights than its user is not started again")
 	}
+	program, err := self.Start()
+	if err != nil {
+		return nil, err
+	}
 	requests, to, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -58,7 +65,7 @@ func Start(name, argument string, env func([]string) []string) (_ *Process, err 
 		return nil, err
 	}
 	defer replies.Close()
-	cmd := exec.Command("/proc/self/exe") // also where the file has been replaced
+	cmd := exec.Command(program)
 	cmd.Args, cmd.Env, cmd.ExtraFiles = []string{name, argument}, env(cmd.Environ()), []*os.File{requests, replies}
 	if err := cmd.Start(); err != nil {
 		_, _ = to.Close(), from.Close()

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"io"
 	"io/fs"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
+	"github.com/kiln-cache/kiln/internal/self"
 )
 
 //go:embed *.go
@@ -25,7 +25,7 @@ const compilerModule = "github.com/tetratelabs/wazero"
 // SPEC P3: a digest of the emitter's sources, the compiler's version, and the
 // platform. A build that does not record the compiler's version, such as a test
 // or one of a workspace with the compiler in it, is named by the digest of its
-// executable instead. It is empty if that cannot be read either; nothing may be
+// executable, or library, instead. It is empty if that cannot be read either; nothing may be
 // stored or loaded then (SPEC P12).
 func Identity() string { return identity() }
 
@@ -45,11 +45,7 @@ func compilerVersion() string {
 			return version
 		}
 	}
-	path, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	f, err := os.Open(path)
+	f, err := self.Open()
 	if err != nil {
 		return ""
 	}
