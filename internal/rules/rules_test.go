@@ -153,8 +153,8 @@ func TestSpecOfThisProject(t *testing.T) {
 	if rules != 119 {
 		t.Errorf("%s has %d rules, want 119", specFile, rules)
 	}
-	if pending > 5 {
-		t.Errorf("%d rules are pending, more than 5: the list may only shrink", pending)
+	if pending > 0 {
+		t.Errorf("%d rules are pending, and none was: the list may only shrink", pending)
 	}
 	for _, line := range wrong {
 		t.Error(line)

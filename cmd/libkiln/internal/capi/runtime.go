@@ -1,0 +1,319 @@
+package capi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/canon"
+)
+
+const op = "kiln"
+
+type device struct {
+	runtime uint64
+	rt      *kiln.Runtime
+	exec    *gpuexec.Executor
+	index   int
+}
+
+func (d *device) from(handle uint64) bool { return d.runtime == handle }
+
+type kernel struct {
+	parent uint64
+	on     *device
+	source gpuexec.Source
+	code   gpuexec.Code
+
+	mu struct {
+		sync.Mutex
+		freed bool
+		lease *artefacts.Lease // keeps the kernel in memory; nil = it was not made yet
+	}
+}
+
+func (k *kernel) from(handle uint64) bool { return k.parent == handle || k.on.runtime == handle }
+
+// free ends the lease; one that comes later ends at once.
+func (k *kernel) free() {
+	k.mu.Lock()
+	lease := k.mu.lease
+	k.mu.freed, k.mu.lease = true, nil
+	k.mu.Unlock()
+	if lease != nil {
+		lease.End()
+	}
+}
+
+// keep keeps the first lease.
+func (k *kernel) keep(lease *artefacts.Lease) {
+	k.mu.Lock()
+	if !k.mu.freed && k.mu.lease == nil {
+		k.mu.lease, lease = lease, nil
+	}
+	k.mu.Unlock()
+	if lease != nil {
+		lease.End()
+	}
+}
+
+func freeAll(values []any) {
+	for _, value := range values {
+		if k, ok := value.(*kernel); ok {
+			k.free()
+		}
+	}
+}
+
+// Open opens a runtime.
+func Open(dir string) (uint64, error) {
+	rt, err := kiln.Open(kiln.Config{StoreDir: dir})
+	if err != nil {
+		return 0, err
+	}
+	return put(0, rt)
+}
+
+// Close frees a runtime's handles and closes it.
+func Close(runtime uint64, ms int64) error {
+	rt, children, err := take[kiln.Runtime](runtime)
+	if err != nil {
+		return err
+	}
+	freeAll(children)
+	ctx, stop := deadline(ms)
+	defer stop()
+	return rt.Close(ctx)
+}
+
+// Settle waits until what was compiled before is stored.
+func Settle(runtime uint64, ms int64) error {
+	rt, err := find[kiln.Runtime](runtime)
+	if err != nil {
+		return err
+	}
+	ctx, stop := deadline(ms)
+	defer stop()
+	return rt.Artefacts().Settle(ctx)
+}
+
+// OpenDevice opens a backend's device.
+func OpenDevice(runtime uint64, backend string, index int, ms int64) (uint64, error) {
+	rt, err := find[kiln.Runtime](runtime)
+	if err != nil {
+		return 0, err
+	}
+	b := gpuexec.Find(backend)
+	if b == nil {
+		return 0, fault.Wrap(op, backend, "no backend has this name", fault.ErrNotFound)
+	}
+	ctx, stop := deadline(ms)
+	defer stop()
+	exec, err := rt.Executor(ctx, b, index)
+	if err != nil {
+		return 0, err
+	}
+	return put(runtime, &device{runtime, rt, exec, index})
+}
+
+// CloseDevice frees a device's handle and its kernels'.
+func CloseDevice(handle uint64) error {
+	_, children, err := take[device](handle)
+	freeAll(children)
+	return err
+}
+
+// CreateKernel takes a source for a device.
+func CreateKernel(handle uint64, code gpuexec.Code, params []gpuexec.Param) (uint64, error) {
+	d, err := find[device](handle)
+	if err != nil {
+		return 0, err
+	}
+	source, err := code.Source(params...)
+	if err != nil {
+		return 0, err
+	}
+	return put(handle, &kernel{parent: handle, on: d, source: source, code: code})
+}
+
+// DestroyKernel frees a kernel's handle.
+func DestroyKernel(handle uint64) error {
+	k, _, err := take[kernel](handle)
+	if err == nil {
+		k.free()
+	}
+	return err
+}
+
+// Languages are those of each backend whose kernels have blobs.
+var Languages map[string][]string
+
+// BlobID is the id of a kernel's blob; empty where there is none (SPEC B1).
+func BlobID(handle uint64) (string, error) {
+	k, err := find[kernel](handle)
+	if err != nil {
+		return "", err
+	}
+	backend, id := k.on.exec.Info().Backend, k.on.exec.Identity()
+	if id.Library == "" || id.Build == "" || !k.compiles() {
+		return "", nil
+	}
+	var b []byte
+	for i, text := range []string{k.source.Key, backend, id.Library, id.Build, id.Compiler, id.Driver, id.Device} {
+		b = canon.AppendString(b, canon.Tag(i+1), text)
+	}
+	b = canon.AppendGroup(b, 8, len(id.ISA))
+	for _, feature := range id.ISA {
+		b = canon.AppendString(b, 1, feature)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Origin is a kiln_origin of kiln.h.
+type Origin int32
+
+// The origins of a kernel.
+const (
+	Compiled Origin = iota
+	Resident
+	Stored
+	Given
+)
+
+// request asks for the kernel on its device: no two devices share one in memory.
+func (k *kernel) request() artefacts.Request {
+	q := artefacts.OfKernel(k.on.exec, k.source)
+	q.Key = q.Backend + "#" + strconv.Itoa(k.on.index) + "\x00" + k.source.Key
+	return q
+}
+
+// compiles reports whether the device's backend compiles the kernel's language.
+func (k *kernel) compiles() bool {
+	return slices.Contains(Languages[k.on.exec.Info().Backend], k.code.Language)
+}
+
+// able refuses what no backend of the device compiles.
+func (k *kernel) able() error {
+	if k.compiles() {
+		return nil
+	}
+	return fault.Wrap(op, k.code.Entry, k.on.exec.Info().Backend+" compiles no "+k.code.Language, fault.ErrUnsupported)
+}
+
+func (k *kernel) build(ctx context.Context) (Origin, error) {
+	if err := k.able(); err != nil {
+		return 0, err
+	}
+	lease, o, err := k.on.rt.Artefacts().Get(ctx, k.request())
+	if err != nil {
+		return 0, err
+	}
+	k.keep(lease)
+	switch o.Event {
+	case artefacts.Hit, artefacts.NestedHit:
+		return Resident, nil
+	case artefacts.PersistentHit:
+		return Stored, nil
+	}
+	return Compiled, nil
+}
+
+// Build makes a kernel ready.
+func Build(handle uint64, ms int64) (Origin, error) {
+	k, err := find[kernel](handle)
+	if err != nil {
+		return 0, err
+	}
+	ctx, stop := deadline(ms)
+	defer stop()
+	return k.build(ctx)
+}
+
+// Blob makes a kernel ready and gives its blob.
+func Blob(handle uint64, ms int64) ([]byte, error) {
+	k, err := find[kernel](handle)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := deadline(ms)
+	defer stop()
+	if _, err := k.build(ctx); err != nil {
+		return nil, err
+	}
+	return k.on.rt.Artefacts().Blob(ctx, k.request().Key)
+}
+
+// FromBlob makes a kernel ready from a blob.
+func FromBlob(handle uint64, blob []byte, ms int64) (Origin, error) {
+	if len(blob) == 0 { // before anything else (SPEC B2)
+		return 0, fault.Invalidf(op, "the blob is empty: want what kiln_kernel_blob gave")
+	}
+	k, err := find[kernel](handle)
+	if err != nil {
+		return 0, err
+	}
+	if err := k.able(); err != nil {
+		return 0, err
+	}
+	ctx, stop := deadline(ms)
+	defer stop()
+	lease, o, err := k.on.rt.Artefacts().FromBlob(ctx, k.request(), blob)
+	if err != nil {
+		return 0, err
+	}
+	k.keep(lease)
+	if o.Event == artefacts.Hit {
+		return Resident, nil
+	}
+	return Given, nil
+}
+
+func kindOf(kind int32) (constants.Kind, error) {
+	if kind != 0 && kind != 1 {
+		return 0, fault.Invalidf(op, "kind %d, want KILN_CPU or KILN_GPU", kind)
+	}
+	return []constants.Kind{constants.CPU, constants.GPU}[kind], nil
+}
+
+// unlimited is a capacity without a bound, as a number (SPEC T2).
+const unlimited = 1<<44 - 1
+
+// SetCapacity sets the capacity of constants in MiB.
+func SetCapacity(runtime uint64, kind int32, mib uint64, ms int64) error {
+	rt, err := find[kiln.Runtime](runtime)
+	if err != nil {
+		return err
+	}
+	k, err := kindOf(kind)
+	if err != nil {
+		return err
+	}
+	ctx, stop := deadline(ms)
+	defer stop()
+	return rt.Constants().SetCapacity(ctx, k, constants.MiB(mib))
+}
+
+// Capacity is that number.
+func Capacity(runtime uint64, kind int32) (uint64, error) {
+	rt, err := find[kiln.Runtime](runtime)
+	if err != nil {
+		return 0, err
+	}
+	k, err := kindOf(kind)
+	if err != nil {
+		return 0, err
+	}
+	if n, counted := rt.Constants().Capacity(k).Value(); counted {
+		return uint64(n), nil
+	}
+	return unlimited, nil
+}
