@@ -193,6 +193,23 @@ func TestOneOfManyIsLost(t *testing.T) {
 	wg.Wait()
 }
 
+// E3: the limits of a launch are those of their dimension: this driver has others in each.
+func TestLimits(t *testing.T) {
+	e := openIndex(t, 0)
+	limits := e.Limits()
+	if block, grid := (gpuexec.Size{1024, 512, 64}), (gpuexec.Size{1<<31 - 1, 65535, 32767}); limits.MaxBlock != block || limits.MaxGrid != grid || limits.MaxItems != 1024 {
+		t.Fatalf("blocks of %v and %d items, grids of %v, want %v and %v", limits.MaxBlock, limits.MaxItems, limits.MaxGrid, block, grid)
+	}
+	k := compile(t, e, source(t, gpuexec.Code{Text: `extern "C" __global__ void k() {}`}))
+	for i, most := range limits.MaxBlock {
+		block := gpuexec.Size{1, 1, 1}
+		block[i] = most // the driver takes as many
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Block: block}); err != nil {
+			t.Errorf("blocks of %v: %v", block, err)
+		}
+	}
+}
+
 // What is compiled for a device: its own code, or PTX for one that the compiler does not know.
 func TestTarget(t *testing.T) {
 	for capability, want := range map[int]string{80: "sm_80", 90: "sm_90", 86: "compute_80", 130: "compute_90", 70: ""} {

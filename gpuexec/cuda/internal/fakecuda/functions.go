@@ -103,12 +103,30 @@ const (
 	mostShared  = 99 << 10
 )
 
+// The most threads of a block and blocks of a grid in x, y and z. GPUs have the same ones in
+// two of them: here whoever takes one for another is told.
+var (
+	mostBlock = [3]uint32{mostThreads, 512, 64}
+	mostGrid  = [3]uint32{1<<31 - 1, 65535, 32767}
+)
+
+// within reports whether a size is one that a launch may have.
+func within(size, most [3]uint32) bool {
+	for i, n := range size {
+		if n == 0 || n > most[i] {
+			return false
+		}
+	}
+	return true
+}
+
 func (d *Driver) attribute(into *int32, what, ordinal int32) int32 {
 	p, code := d.device(ordinal)
 	if code != success {
 		return code
 	}
-	known := map[int32]int{1: mostThreads, 2: mostThreads, 3: mostThreads, 4: 64, 5: 1<<31 - 1, 6: 65535, 7: 65535,
+	known := map[int32]int{1: mostThreads, 2: int(mostBlock[0]), 3: int(mostBlock[1]), 4: int(mostBlock[2]),
+		5: int(mostGrid[0]), 6: int(mostGrid[1]), 7: int(mostGrid[2]),
 		8: plainShared, 16: 4, 20: 0, 75: p.Capability / 10, 76: p.Capability % 10, 97: mostShared, 115: 1}
 	value, ok := known[what]
 	if !ok {
@@ -537,7 +555,7 @@ func (d *Driver) launch(handle uintptr, gx, gy, gz, bx, by, bz, shared uint32, o
 		return code
 	}
 	grid, threads := [3]uint32{gx, gy, gz}, [3]uint32{bx, by, bz}
-	if slices.Contains(grid[:], 0) || slices.Contains(threads[:], 0) || bx > mostThreads || by > mostThreads || bx*by*bz > mostThreads ||
+	if !within(grid, mostGrid) || !within(threads, mostBlock) || bx*by*bz > mostThreads ||
 		shared > k.dynamic || int(shared)+k.entry.Shared() > mostShared || extra != 0 {
 		return invalidValue
 	}
