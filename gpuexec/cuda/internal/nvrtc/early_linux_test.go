@@ -3,11 +3,15 @@
 package nvrtc
 
 import (
+	"bytes"
+	"context"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -131,6 +135,45 @@ func TestKilledWhileItWaits(t *testing.T) {
 		t.Errorf("after that: %v, %d processes", err, h.mu.started)
 	}
 }
+
+// R3: a helper whose caller leaves while its answer comes is ended, and no other call gets it:
+// that would die of another's leaving.
+func TestLeftWhileTheAnswerComes(t *testing.T) {
+	h := NewHelpers("early: wait", 1)
+	defer h.Close()
+	for range 10 {
+		p, err := h.take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(bg)
+		var answers bytes.Buffer
+		if e := gob.NewEncoder(&answers); errors.Join(e.Encode(reply{}), e.Encode(reply{Output: Output{Log: "done"}})) != nil {
+			t.Fatal("no answers")
+		}
+		p.Requests = gob.NewEncoder(io.Discard)
+		p.Replies = gob.NewDecoder(reader(func(into []byte) (int, error) {
+			if answers.Len() < 10 { // the last of it
+				leave()
+			}
+			return answers.Read(into[:1])
+		}))
+		if answer, begun, err := p.do(ctx, kernel(1)); err != nil || !begun || answer.Output.Log != "done" {
+			t.Errorf("%q, %v, want the answer, which came", answer.Output.Log, err)
+		}
+		h.keep(p)
+		h.mu.Lock()
+		if slices.Contains(h.mu.idle, p) {
+			t.Error("a helper that is being ended may be taken")
+		}
+		h.mu.Unlock()
+		<-p.Ended
+	}
+}
+
+type reader func(into []byte) (int, error)
+
+func (r reader) Read(into []byte) (int, error) { return r(into) }
 
 // What leaves helpers idle leaves them to a call that comes soon. They end with the last one
 // that leaves them otherwise.

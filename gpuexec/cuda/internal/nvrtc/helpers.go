@@ -101,6 +101,7 @@ func (h *Helpers) LeaveIdle() {
 type process struct {
 	*child.Process
 	served   bool          // a request
+	killed   bool          // or about to be: whoever it answered had left
 	patience time.Duration // until it has said that it got one
 	idle     *time.Timer   // ends it; nil = it has not waited yet
 }
@@ -223,9 +224,10 @@ func (h *Helpers) waiting() *process {
 	return p
 }
 
-// keep makes a helper wait for the next request, or ends it where it has grown too large.
+// keep makes a helper wait for the next request, or ends it where it has grown too large, or
+// is being killed.
 func (h *Helpers) keep(p *process) {
-	ends := p.memory() > h.memory
+	ends := p.killed || p.memory() > h.memory
 	h.mu.Lock()
 	select {
 	case <-p.Ended: // nobody will drop it
@@ -287,17 +289,17 @@ var errSilent = errors.New("says nothing")
 // in time that it has begun.
 func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, err error) {
 	stop := context.AfterFunc(ctx, p.Kill)
-	defer stop()
+	defer func() { p.killed = !stop() }() // the answer may have come before that
 	late := time.AfterFunc(p.patience, p.Kill)
 	defer late.Stop()
 	err = p.Requests.Encode(r)
 	if err == nil {
 		err = p.Replies.Decode(&answer)
 	}
-	if inTime := late.Stop(); err != nil {
-		if !inTime {
-			err = fmt.Errorf("%w for %v", errSilent, p.patience)
-		}
+	if !late.Stop() { // it is being killed, also where it has just answered
+		err = fmt.Errorf("%w for %v", errSilent, p.patience)
+	}
+	if err != nil {
 		return reply{}, false, err
 	}
 	err = p.Replies.Decode(&answer)
