@@ -201,15 +201,19 @@ func TestLeaveIdle(t *testing.T) {
 // K6: texts that a helper could not receive are refused, whichever of them it is that is long.
 func TestTooMuchText(t *testing.T) {
 	part := strings.Repeat("// text\n", mostText/64)
-	most := Request{Target: "sm_80", Includes: make(map[string]string)}
+	most := Request{Includes: make(map[string]string)}
 	for i := range 8 {
 		most.Includes[fmt.Sprint(i)] = part[1:]
 	}
 	if n := most.bytes(); n != mostText {
 		t.Fatalf("%d bytes", n)
 	}
-	for what, r := range map[string]Request{"a text": {Text: "a"}, "a macro's name": {Defines: map[string]string{"A": ""}}, "a macro": {Defines: map[string]string{"": "1"}}} {
-		r.Target, r.Includes = most.Target, most.Includes
+	if err := most.Check(); !errors.Is(err, fault.ErrInvalid) { // for want of a target, which is looked at next
+		t.Errorf("as many bytes as there may be: %v", err)
+	}
+	for what, r := range map[string]Request{"a text": {Text: "a"}, "a macro's name": {Defines: map[string]string{"A": ""}}, "a macro": {Defines: map[string]string{"": "1"}},
+		"an option": {Options: []string{"1"}}, "a target": {Target: "1"}} {
+		r.Includes = most.Includes
 		if err := r.Check(); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(mostText)) {
 			t.Errorf("with %s: %v, want ErrTooLarge with the bound", what, err)
 		}

@@ -75,9 +75,12 @@ func unhashable(field, format string, args ...any) error {
 // within what it may take.
 const mostText = 256 << 20
 
-// bytes is what the texts of a request have together.
+// bytes is what the texts of a request have together, its options too: they may be many.
 func (r *Request) bytes() int {
-	n := len(r.Text)
+	n := len(r.Text) + len(r.Target)
+	for _, o := range r.Options {
+		n += len(o)
+	}
 	for _, texts := range []map[string]string{r.Defines, r.Includes} {
 		for name, text := range texts {
 			n += len(name) + len(text)
