@@ -469,7 +469,8 @@ func TestFloats(t *testing.T) {
 		"equ": func(x, y float64) bool { return x == y || x != x || y != y }, "neu": func(x, y float64) bool { return x != y },
 		"num": func(x, y float64) bool { return x == x && y == y }, "nan": func(x, y float64) bool { return x != x || y != y },
 	} {
-		all = append(all, instruction{"setp." + name + ".f32 %p, %a, %b;\nselp.b32 %d, 1, 0, %p;", two, func(a, b, _ uint64) uint64 { return truth(is(single(a), single(b))) }})
+		all = append(all, instruction{"setp." + name + ".f32 %p, %a, %b;\nselp.b32 %d, 1, 0, %p;", two, func(a, b, _ uint64) uint64 { return truth(is(single(a), single(b))) }},
+			instruction{"setp." + name + ".ftz.f32 %p, %a, %b;\nselp.b32 %d, 1, 0, %p;", two, func(a, b, _ uint64) uint64 { return truth(is(single(flushed(a)), single(flushed(b)))) }})
 	}
 	for _, c := range all {
 		check(t, c, floats32(c.bits))

@@ -3,6 +3,7 @@ package ptx_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -210,6 +211,29 @@ func own(t testing.TB, body string) *ptx.Entry {
 func module(body string) string {
 	return ".version 9.5\n.target sm_80\n.address_size 64\n.global .u32 counter = 7;\n.const .u32 seven = 7;\n.visible .entry k(.param .u64 x) .maxntid 256, 1, 1\n{\n" +
 		".reg .pred %p<9>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.shared .align 4 .b8 here[64];\n.local .align 4 .b8 mine[16];\nld.param.u64 %rd0, [x];\nmov.u32 %r0, %tid.x;\n" + body + "\nret;\n}\n"
+}
+
+// A lane reads from one so many lanes below it, where that is not below the last lane that the
+// segment and the clamp name: nvcc emits clamp 0, others have a use too.
+func TestShuffleUp(t *testing.T) {
+	for bounds, valid := range map[int]uint32{0: 0xfffffffc, 0x1800: 0xfcfcfcfc, 3: 0xffffffe0, 0x1805: 0x80808080, 31: 0} {
+		e, m := own(t, fmt.Sprintf(`shfl.sync.up.b32 %%r1|%%p1, %%r0, 2, %d, -1;
+selp.u32 %%r2, 1, 0, %%p1;
+mul.wide.u32 %%rd1, %%r0, 8;
+add.u64 %%rd1, %%rd1, %%rd0;
+st.global.v2.u32 [%%rd1], {%%r1, %%r2};`, bounds)), memory{}
+		out := put(m, make([]uint32, 64))
+		launch(t, e, m, 1, 32, 0, out)
+		for lane, got := range slices.Collect(slices.Chunk(list[uint32](m, out, 64), 2)) {
+			from, ok := uint32(lane), valid>>lane&1
+			if ok != 0 {
+				from -= 2
+			}
+			if !slices.Equal(got, []uint32{from, ok}) {
+				t.Errorf("bounds %#x: lane %d has %v, want %v", bounds, lane, got, []uint32{from, ok})
+			}
+		}
+	}
 }
 
 // What a GPU reports as an error is a fault with its line, and so is what it would hang in.
