@@ -3,7 +3,7 @@
  *
  * Kiln compiles each kernel of a server once, keeps it in memory, and keeps its cache blob in
  * a store on disk, which any number of processes share. This is all that libkiln.so offers;
- * cmd/libkiln/testdata/calls.c calls each function.
+ * docs/c.md has a program that uses it, and how it is built.
  *
  * HANDLES. A runtime, a device and a kernel are numbers; 0 is none. A number is never given
  * twice. A handle that was freed answers KILN_CLOSED, one that never was, or is of another
