@@ -183,13 +183,12 @@ func crashed(ended error) bool {
 	return status.Signaled() || status.ExitStatus() == byGo
 }
 
-// statusOf is how a process ended; 0 = by itself, without an error.
-func statusOf(ended error) syscall.WaitStatus {
+// statusOf is how a process ended; zero = by itself, without an error.
+func statusOf(ended error) (status syscall.WaitStatus) {
 	if exit, ok := errors.AsType[*exec.ExitError](ended); ok {
-		status, _ := exit.Sys().(syscall.WaitStatus)
-		return status
+		status, _ = exit.Sys().(syscall.WaitStatus)
 	}
-	return 0
+	return status
 }
 
 // take gives the helper that was used last, or a new one, which is dropped when it dies.
