@@ -19,16 +19,12 @@ import (
 const op = "kiln"
 
 type device struct {
-	runtime uint64
-	rt      *kiln.Runtime
-	exec    *gpuexec.Executor
-	index   int
+	rt    *kiln.Runtime
+	exec  *gpuexec.Executor
+	index int
 }
 
-func (d *device) from(handle uint64) bool { return d.runtime == handle }
-
 type kernel struct {
-	parent uint64
 	on     *device
 	source gpuexec.Source
 	code   gpuexec.Code
@@ -39,8 +35,6 @@ type kernel struct {
 		lease *artefacts.Lease // keeps the kernel in memory; nil = it was not made yet
 	}
 }
-
-func (k *kernel) from(handle uint64) bool { return k.parent == handle || k.on.runtime == handle }
 
 // free ends the lease; one that comes later ends at once.
 func (k *kernel) free() {
@@ -121,7 +115,7 @@ func OpenDevice(runtime uint64, backend string, index int, ms int64) (uint64, er
 	if err != nil {
 		return 0, err
 	}
-	return put(runtime, &device{runtime, rt, exec, index})
+	return put(runtime, &device{rt, exec, index})
 }
 
 // CloseDevice frees a device's handle and its kernels'.
@@ -141,7 +135,7 @@ func CreateKernel(handle uint64, code gpuexec.Code, params []gpuexec.Param) (uin
 	if err != nil {
 		return 0, err
 	}
-	return put(handle, &kernel{parent: handle, on: d, source: source, code: code})
+	return put(handle, &kernel{on: d, source: source, code: code})
 }
 
 // DestroyKernel frees a kernel's handle.

@@ -71,7 +71,7 @@ func TestHandles(t *testing.T) {
 	if _, err := find[kernel](h); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a device is a kernel: %v", err)
 	}
-	k, err := put(h, &kernel{parent: h, on: d})
+	k, err := put(h, &kernel{on: d})
 	if err != nil {
 		t.Fatal(err)
 	}

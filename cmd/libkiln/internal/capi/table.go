@@ -13,18 +13,32 @@ import (
 var table = struct {
 	sync.Mutex
 	last uint64
-	of   map[uint64]any
-}{of: make(map[uint64]any)}
+	of   map[uint64]*entry
+}{of: make(map[uint64]*entry)}
+
+// entry is one handle that is open.
+type entry struct {
+	value    any
+	parent   uint64              // the handle that it came from; 0 = none
+	children map[uint64]struct{} // the handles that came from it
+}
 
 // put gives a value a handle. Its parent must be open still.
 func put(parent uint64, value any) (uint64, error) {
 	table.Lock()
 	defer table.Unlock()
-	if parent != 0 && table.of[parent] == nil {
+	from := table.of[parent]
+	if parent != 0 && from == nil {
 		return 0, fault.ErrClosed
 	}
 	table.last++
-	table.of[table.last] = value
+	if from != nil {
+		if from.children == nil {
+			from.children = make(map[uint64]struct{})
+		}
+		from.children[table.last] = struct{}{}
+	}
+	table.of[table.last] = &entry{value: value, parent: parent}
 	return table.last, nil
 }
 
@@ -37,17 +51,18 @@ func find[T any](handle uint64) (*T, error) {
 }
 
 func findLocked[T any](handle uint64) (*T, error) {
-	value, there := table.of[handle]
-	if found, right := value.(*T); right {
-		return found, nil
-	}
-	if !there && handle != 0 && handle <= table.last {
+	if e := table.of[handle]; e != nil {
+		if found, right := e.value.(*T); right {
+			return found, nil
+		}
+	} else if handle != 0 && handle <= table.last {
 		return nil, fault.ErrClosed
 	}
 	return nil, fault.Invalidf("kiln", "%d is no handle of this kind", handle)
 }
 
-// take frees a handle and those that came from it, and gives the value of each.
+// take frees a handle and those that came from it, and gives the value of each. It looks at
+// no other handle: a program may have many.
 func take[T any](handle uint64) (*T, []any, error) {
 	table.Lock()
 	defer table.Unlock()
@@ -55,15 +70,21 @@ func take[T any](handle uint64) (*T, []any, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	delete(table.of, handle)
-	var children []any
-	for h, value := range table.of {
-		if c, ok := value.(interface{ from(uint64) bool }); ok && c.from(handle) {
-			children = append(children, value)
-			delete(table.of, h)
-		}
+	if from := table.of[table.of[handle].parent]; from != nil {
+		delete(from.children, handle)
 	}
-	return found, children, nil
+	return found, freeLocked(handle, nil), nil
+}
+
+// freeLocked frees a handle and those that came from it, whose values it adds to freed.
+func freeLocked(handle uint64, freed []any) []any {
+	children := table.of[handle].children
+	delete(table.of, handle)
+	for child := range children {
+		freed = append(freed, table.of[child].value)
+		freed = freeLocked(child, freed)
+	}
+	return freed
 }
 
 // deadline is a context that ends after so many milliseconds; negative = never.
