@@ -212,7 +212,7 @@ func TestTooMuchText(t *testing.T) {
 		t.Errorf("as many bytes as there may be: %v", err)
 	}
 	for what, r := range map[string]Request{"a text": {Text: "a"}, "a macro's name": {Defines: map[string]string{"A": ""}}, "a macro": {Defines: map[string]string{"": "1"}},
-		"an option": {Options: []string{"1"}}, "a target": {Target: "1"}} {
+		"an option": {Options: []string{"1"}}} {
 		r.Includes = most.Includes
 		if err := r.Check(); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(mostText)) {
 			t.Errorf("with %s: %v, want ErrTooLarge with the bound", what, err)

@@ -77,7 +77,7 @@ const mostText = 256 << 20
 
 // bytes is what the texts of a request have together, its options too: they may be many.
 func (r *Request) bytes() int {
-	n := len(r.Text) + len(r.Target)
+	n := len(r.Text)
 	for _, o := range r.Options {
 		n += len(o)
 	}
