@@ -117,6 +117,9 @@ var (
 		}
 		return fakecuda.New(devices...)
 	})
+	prohibited = sync.OnceValue(func() *fakecuda.Driver {
+		return fakecuda.New(fakecuda.Device{Name: "Of nobody", Capability: 80, Memory: 1 << 20, Mode: 2}, fakecuda.Device{Name: "Made of Go", Capability: 80, Memory: 1 << 20})
+	})
 	capabilities = []int{75, 80, 86, 87, 89, 90, 100, 120}
 )
 
@@ -129,6 +132,31 @@ func TestNoDevice(t *testing.T) {
 	}
 	if _, err := b.Open(bg, 0); !errors.Is(err, fault.ErrUnavailable) {
 		t.Error(err)
+	}
+}
+
+// E2: a device whose mode has no contexts is listed with what to do, and the others are used.
+func TestProhibitedMode(t *testing.T) {
+	b := needFake(t)
+	withDriver(t, prohibited())
+	all := b.Devices(bg)
+	if len(all) != 2 || all[0].Available || !strings.Contains(all[0].Reason, "nvidia-smi -c DEFAULT") || !all[1].Available {
+		t.Errorf("%+v", all)
+	}
+	if _, err := b.open(bg, 0); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	check(must(b.open(bg, 1)).Close())
+}
+
+// P3: PTX is for its own capability and for later ones.
+func TestPTXOfACapability(t *testing.T) {
+	d := &device{found: found{capability: 86}}
+	for sm, want := range map[int]fault.Reason{80: "", 86: "", 87: fault.DeviceMismatch} {
+		_, err := d.fits(newImage(nil, fmt.Appendf(nil, ".version 8.0\n.target sm_%d\n\x00", sm)))
+		if reason, _ := fault.ReasonOf(err); reason != want || (err == nil) != (want == "") {
+			t.Errorf("PTX for %d: %v", sm, err)
+		}
 	}
 }
 

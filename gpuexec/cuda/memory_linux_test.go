@@ -83,6 +83,56 @@ func TestMemoryGoesWithItsDevice(t *testing.T) {
 	}
 }
 
+// E1: nor does it stay with others that have the device's context.
+func TestMemoryOfOneThatLeaves(t *testing.T) {
+	b := needFake(t)
+	stays := must(b.open(bg, 0))
+	live := liveObjects()
+	leaves := must(b.open(bg, 0))
+	must(leaves.Alloc(1 << 20))
+	check(leaves.Close())
+	check(must(stays.(*device).OpenQueue()).Close()) // memory of a pool goes when a stream comes to it
+	if now := liveObjects(); now != live {
+		t.Errorf("%d objects of the driver are left", now-live)
+	}
+	check(stays.Close())
+}
+
+// E1: all of a device's memory may be had, and no more.
+func TestAllMemory(t *testing.T) {
+	b := needFake(t)
+	withDriver(t, many())
+	d := must(b.open(bg, 0))
+	if m, err := d.Alloc(1 << 28); err != nil {
+		t.Error(err)
+	} else {
+		m.Release()
+	}
+	if _, err := d.Alloc(1<<28 + 1); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), "the device has") {
+		t.Errorf("a byte more: %v, want ErrTooLarge", err)
+	}
+	check(d.Close())
+}
+
+// P3: a blob is not to blame where the driver lacks memory for it.
+func TestNoMemoryForABlob(t *testing.T) {
+	d := must(needFake(t).open(bg, 0)) // an executor would try again
+	blob := must(must(d.Compile(bg, add(t))).Blob(bg))
+	hook := func(called function) int32 {
+		if called == cuModuleLoadData {
+			return outOfMemory
+		}
+		return success
+	}
+	inject.Store(&hook)
+	_, err := d.Load(bg, add(t), blob)
+	inject.Store(nil)
+	if !errors.Is(err, fault.ErrTooLarge) || errors.Is(err, fault.ErrRefused) {
+		t.Errorf("%v, want ErrTooLarge", err)
+	}
+	check(d.Close())
+}
+
 // E1: a stream whose end cannot be waited for loses the device, also where the driver refuses the context.
 func TestStreamWithoutAnEnd(t *testing.T) {
 	b := needFake(t)

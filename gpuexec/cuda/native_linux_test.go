@@ -48,6 +48,8 @@ func TestCodes(t *testing.T) {
 		46: {fault.ErrUnavailable, "", "another process"}, 304: {fault.ErrUnavailable, "", ""}, 805: {fault.ErrUnavailable, "", ""},
 		226: {fault.ErrDeviceLost, "", ""}, 721: {fault.ErrDeviceLost, "", ""}, 810: {fault.ErrDeviceLost, "", ""},
 		200: {fault.ErrRefused, fault.DriverRefused, ""}, 209: {fault.ErrRefused, fault.DeviceMismatch, ""}, 222: {fault.ErrRefused, fault.Outdated, "driver"},
+		214: {fault.ErrDeviceLost, "", ""}, 201: {fault.ErrDeviceLost, "", ""}, 220: {fault.ErrDeviceLost, "", ""}, 702: {fault.ErrDeviceLost, "", ""}, 709: {fault.ErrDeviceLost, "", ""},
+		714: {fault.ErrDeviceLost, "", ""}, 715: {fault.ErrDeviceLost, "", ""}, 716: {fault.ErrDeviceLost, "", ""}, 717: {fault.ErrDeviceLost, "", ""}, 718: {fault.ErrDeviceLost, "", ""}, 999: {fault.ErrDeviceLost, "", ""},
 		700: {fault.ErrDeviceLost, "", ""}, 719: {fault.ErrDeviceLost, "", ""}, 803: {fault.ErrUnavailable, "", ""}, 12345: {errDriver, "", "code 12345"},
 	} {
 		err := loaded.library.failed("load", cuModuleLoadData, code)

@@ -30,6 +30,7 @@ type Device struct {
 	Name       string
 	Capability int // 90 is 9.0
 	Memory     int // bytes
+	Mode       int // 2: it has no contexts
 }
 
 // Driver is a driver with its devices. Safe for concurrent use.

@@ -127,7 +127,7 @@ func (d *Driver) attribute(into *int32, what, ordinal int32) int32 {
 	}
 	known := map[int32]int{1: mostThreads, 2: int(mostBlock[0]), 3: int(mostBlock[1]), 4: int(mostBlock[2]),
 		5: int(mostGrid[0]), 6: int(mostGrid[1]), 7: int(mostGrid[2]),
-		8: plainShared, 16: 4, 20: 0, 75: p.Capability / 10, 76: p.Capability % 10, 97: mostShared, 115: 1}
+		8: plainShared, 16: 4, 20: p.Mode, 75: p.Capability / 10, 76: p.Capability % 10, 97: mostShared, 115: 1}
 	value, ok := known[what]
 	if !ok {
 		return invalidValue
@@ -231,7 +231,12 @@ func forget[T any](d *Driver, handle uintptr) int32 {
 	return code
 }
 
-func (d *Driver) streamCreate(into *uintptr, _ uint32) int32 {
+// streamCreate refuses a stream that waits for the default one, as flags of 0 ask for: other
+// code of the process may use that.
+func (d *Driver) streamCreate(into *uintptr, flags uint32) int32 {
+	if flags != 1 {
+		return invalidValue
+	}
 	return d.make(into, func(p *primary) any { return &stream{of: p} })
 }
 
