@@ -27,14 +27,18 @@
  *
  * TIME. timeout_ms is how long the caller waits, in milliseconds; a negative number is for ever.
  * When it is over the answer is KILN_TIMEOUT. A compile then goes on for a minute, so that
- * the next call may find it done.
+ * the next call may find it done. With 0 a function may answer KILN_TIMEOUT for what is ready, too.
  *
  * ENVIRONMENT. Kiln's settings (docs/settings.md) are read as they were when the library was
  * loaded: a setenv of the program comes too late. Warnings go to standard error.
+ * Those that name a library, a device or an instruction set are not heeded: KILN_NVRTC,
+ * KILN_CUBLAS, KILN_ONEDNN_LIBRARY, KILN_VULKAN_DEVICE and KILN_CPU_ISA.
  *
  * SIGNALS. The library has Go's runtime in it. It installs handlers when it is loaded; faults
  * in code that is not Go's are passed on to the handler that was there before. A handler that
  * the program installs later must have SA_ONSTACK, and should pass on what it does not know.
+ * Install it while no function of Kiln runs: a call to an OpenCL driver puts back the handlers
+ * that it found.
  *
  * FORK. A child made by fork has none of the library's threads. It may call exec or _exit, and
  * no function of Kiln.

@@ -72,7 +72,11 @@ func Start() (string, error) {
 
 func beside(library string) (string, error) {
 	path := filepath.Join(filepath.Dir(library), Child)
-	if _, err := os.Stat(path); err != nil {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("there is something that is no file")
+	}
+	if err != nil {
 		return "", fmt.Errorf("put %s into the folder of %s: %w", Child, filepath.Base(library), err)
 	}
 	return path, nil

@@ -64,6 +64,15 @@ func TestChildStandsBesideTheLibrary(t *testing.T) {
 		t.Errorf("%s is started, and is not there", path)
 	}
 	want := filepath.Join(dir, Child)
+	if err := os.Mkdir(want, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if path, err := beside(filepath.Join(dir, "libkiln.so")); err == nil {
+		t.Errorf("%s is started, and is a folder", path)
+	}
+	if err := os.Remove(want); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(want, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
