@@ -34,10 +34,11 @@ func identity(backend string) gpuexec.Identity {
 	return id
 }
 
-// executable is the identity of what the program itself compiles: a digest of the
-// running executable, or of the library that this code is in, with the features of the processor, read once, when the first
-// artefact could be stored. A digest that cannot be had leaves Build empty, so that
-// nothing is stored: the error names the files that could not be read, and why.
+// executable is the identity of what the program itself compiles: a digest of the running
+// executable, or of the library that this code is in, with the features of the processor,
+// read once, when the first artefact could be stored. A digest that cannot be had leaves
+// Build empty, so that nothing is stored: the error names the files that could not be read,
+// and why.
 var executable = sync.OnceValues(func() (gpuexec.Identity, error) {
 	digest, err := digestOf(self.Open)
 	_, isa := processor.Read()

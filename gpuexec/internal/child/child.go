@@ -1,7 +1,6 @@
 // Package child starts the running executable again, or the program beside the library that
-// this code is in (package self), as a process that does what may end a
-// process, or never come to an end: a driver or a compiler that is not to be trusted with
-// this one.
+// this code is in (package self), as a process that does what may end a process, or never
+// come to an end: a driver or a compiler that is not to be trusted with this one.
 //
 // A child serves from the init function of the package that has the work. Its packages are
 // initialised up to that one, and main does not run, so that any program that has the
@@ -19,10 +18,12 @@ import (
 )
 
 // Serves tells whether this process was started to be a child of that name, and with
-// which argument. A library serves nobody: main of its program runs beside it. A program that has more rights than whoever starts it serves nobody: its
-// arguments are a stranger's.
+// which argument. A library serves nobody: main of its program runs beside it. Nor does a
+// program that has more rights than whoever starts it: its arguments are a stranger's. Every
+// program that has a package with such work asks when it starts, so what costs least comes
+// first.
 func Serves(name string) (argument string, serves bool) {
-	if self.Loaded() || len(os.Args) != 2 || os.Args[0] != name || raised() {
+	if len(os.Args) != 2 || os.Args[0] != name || raised() || self.Loaded() {
 		return "", false
 	}
 	return os.Args[1], true
