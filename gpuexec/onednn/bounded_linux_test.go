@@ -8,8 +8,6 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // C1, C2, C5: a model whose requests have 3 to 512 tokens, in no order, in a runtime and a session
@@ -17,14 +15,7 @@ import (
 // in hand, and primitives no more than that and what the device keeps. Outputs are those
 // of cpu all the while.
 func TestLengthsWithinBytes(t *testing.T) {
-	text, known := data.Model("bert_tiny_l2_h128")
-	if !known {
-		t.Fatal("no such model")
-	}
-	list, err := forward.Parse("list", text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := listOf(t, tinyModel)
 	here, err := cpu.New("auto")
 	if err != nil {
 		t.Fatal(err)

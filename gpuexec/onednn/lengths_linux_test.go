@@ -20,7 +20,23 @@ import (
 	"github.com/kiln-cache/kiln/internal/forward"
 )
 
-var modelName = flag.String("model", "bert_tiny_l2_h128", "TestLengths: an op list of package data")
+const tinyModel = "bert_tiny_l2_h128"
+
+var modelName = flag.String("model", tinyModel, "BenchmarkNewLength: an op list of package data")
+
+// listOf is an op list of package data.
+func listOf(t testing.TB, name string) *forward.List {
+	t.Helper()
+	text, known := data.Model(name)
+	if !known {
+		t.Fatalf("no such model: %s", name)
+	}
+	list, err := forward.Parse("list", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
 
 // watched is a Backend that tells which device it opened.
 type watched struct {
@@ -37,7 +53,7 @@ func (w *watched) Open(ctx context.Context, index int) (gpuexec.Device, error) {
 }
 
 // running is a model on a device of its own runtime, with capacities in bytes if given.
-func running(t *testing.T, lib ops.Library, list *forward.List, programs, values kiln.Limit) (*forward.Model, *kiln.Runtime) {
+func running(t testing.TB, lib ops.Library, list *forward.List, programs, values kiln.Limit) (*forward.Model, *kiln.Runtime) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -77,17 +93,9 @@ func agrees(t *testing.T, other *forward.Model, ids [][]int32, out []float32) {
 const mostPrograms = 64 // of the runtime, four shapes' worth
 
 // E7: a model whose requests have 3 to 512 tokens, in no order: programs, primitives and
-// bytes stay within what the capacities allow, outputs are those of cpu, and the log says how
-// much longer the first request of a length takes than a later one.
+// bytes stay within what the capacities allow, and outputs are those of cpu.
 func TestLengths(t *testing.T) {
-	text, known := data.Model(*modelName)
-	if !known {
-		t.Fatal("no such model")
-	}
-	list, err := forward.Parse("list", text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := listOf(t, tinyModel)
 	lib := &watched{Backend: backend(t)}
 	here, err := cpu.New("auto")
 	if err != nil {
@@ -99,46 +107,19 @@ func TestLengths(t *testing.T) {
 	if testing.Short() {
 		lengths = lengths[:50]
 	}
-	var out []float32
-	run := func(ids [][]int32) (took, used time.Duration) {
-		t.Helper()
-		began, before := time.Now(), processTime(t)
-		a, err := m.Run(bg, ids)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = a.Output
-		return time.Since(began), processTime(t) - before
-	}
-	var ratios, cpuRatios []float64
-	var last [][]int32
 	worstBytes, worstObjects := int64(0), int64(0)
 	for i, n := range lengths {
 		ids := [][]int32{list.Tokens(1, i, n+3)}
-		took, used := run(ids)
-		check := func() {
-			t.Helper()
+		for range 2 { // in the general form, and in the exact one as far as it is built
+			a, err := m.Run(bg, ids)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if i%16 == 0 {
-				agrees(t, reference, ids, out)
+				agrees(t, reference, ids, a.Output)
 			}
+			lib.d.all.Wait()
 		}
-		check()
-		run(ids)
-		lib.d.all.Wait() // nothing is built beside a later request, but what that has built
-		check()
-		if i > 0 { // the first prepares the weights
-			var later, laterUsed [3]time.Duration
-			for j := range later { // a request of another length lies before each, as before the first
-				run(last)
-				later[j], laterUsed[j] = run(ids)
-				check()
-			}
-			slices.Sort(later[:])
-			slices.Sort(laterUsed[:])
-			ratios = append(ratios, float64(took)/float64(later[1]))
-			cpuRatios = append(cpuRatios, float64(used)/float64(laterUsed[1]))
-		}
-		last = ids
 		s := rt.Artefacts().Stats()
 		worstBytes, worstObjects = max(worstBytes, s.Bytes+s.LeasedBytes), max(worstObjects, lib.d.lib.Len())
 		if s.Entries > mostPrograms {
@@ -153,8 +134,47 @@ func TestLengths(t *testing.T) {
 	if most := int64(20*(mostPrograms+32) + 2*spare); worstObjects > most {
 		t.Errorf("%d objects of the library, want at most %d", worstObjects, most)
 	}
-	t.Logf("%s, %d lengths, the first request by a later one: wall time %s, processor time %s; at most %.1f MiB of programs by estimate, %d objects; %d launches in the general form, %d in the exact one",
-		*modelName, len(lengths), spread(ratios), spread(cpuRatios), float64(worstBytes)/(1<<20), worstObjects, lib.d.general.Load(), lib.d.exact.Load())
+	t.Logf("%d lengths: at most %.1f MiB of programs by estimate, %d objects; %d launches in the general form, %d in the exact one",
+		len(lengths), float64(worstBytes)/(1<<20), worstObjects, lib.d.general.Load(), lib.d.exact.Load())
+}
+
+// BenchmarkNewLength reports how much longer a model's first request of a length takes than
+// a later one, over 50 lengths from 3 to 512 in no order. A request of another length lies
+// before each. It reports wall time and processor time: median, ninth tenth, worst.
+func BenchmarkNewLength(b *testing.B) {
+	list := listOf(b, *modelName)
+	for b.Loop() {
+		lib := &watched{Backend: backend(b)}
+		m, _ := running(b, lib, list, kiln.Limit{}, kiln.Limit{})
+		run := func(ids [][]int32) (took, used time.Duration) {
+			began, before := time.Now(), processTime(b)
+			if _, err := m.Run(bg, ids); err != nil {
+				b.Fatal(err)
+			}
+			return time.Since(began), processTime(b) - before
+		}
+		var ratios, cpuRatios []float64
+		var last [][]int32
+		for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(510)[:51] {
+			ids := [][]int32{list.Tokens(1, i, n+3)}
+			took, used := run(ids)
+			run(ids)
+			lib.d.all.Wait() // nothing is built beside a later request, but what that has built
+			if i > 0 {       // the first prepares the weights
+				var later, laterUsed [3]time.Duration
+				for j := range later {
+					run(last)
+					later[j], laterUsed[j] = run(ids)
+				}
+				slices.Sort(later[:])
+				slices.Sort(laterUsed[:])
+				ratios = append(ratios, float64(took)/float64(later[1]))
+				cpuRatios = append(cpuRatios, float64(used)/float64(laterUsed[1]))
+			}
+			last = ids
+		}
+		b.Logf("%s, the first request by a later one: wall time %s, processor time %s", *modelName, spread(ratios), spread(cpuRatios))
+	}
 }
 
 func spread(list []float64) string {
@@ -164,7 +184,7 @@ func spread(list []float64) string {
 }
 
 // processTime is what this process has used of its processors.
-func processTime(t *testing.T) time.Duration {
+func processTime(t testing.TB) time.Duration {
 	t.Helper()
 	var use syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
@@ -176,11 +196,7 @@ func processTime(t *testing.T) time.Duration {
 // E7: what a new length makes before it answers is few primitives, those of softmax,
 // layer normalisation and gelu: the products have forms for any length.
 func TestNewLengthMakesFewPrimitives(t *testing.T) {
-	text, _ := data.Model("bert_tiny_l2_h128")
-	list, err := forward.Parse("list", text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := listOf(t, tinyModel)
 	lib := &watched{Backend: backend(t)}
 	m, _ := running(t, lib, list, kiln.Limit{}, kiln.Limit{})
 	for i, n := range []int{400, 500} {
