@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -192,7 +193,7 @@ func benchEncoder(b *testing.B) (each func(ids [][]int32) (took []float64)) {
 	return each
 }
 
-// BenchmarkTwoWorkers has one caller and then two compute the same questions, in turns, and
+// BenchmarkTwoWorkers has one caller and then two, each of which takes the next, compute the same questions, in turns, and
 // reports the time of one over that of two, the quicker of two turns each: median, least and most.
 func BenchmarkTwoWorkers(b *testing.B) {
 	each := benchEncoder(b)
@@ -203,8 +204,13 @@ func BenchmarkTwoWorkers(b *testing.B) {
 		for turn := range 4 {
 			start, callers := time.Now(), turn%2+1
 			var wg sync.WaitGroup
-			for part := range slices.Chunk(texts, len(texts)/callers) {
-				wg.Go(func() { each(part) })
+			var next atomic.Int64
+			for range callers {
+				wg.Go(func() {
+					for at := next.Add(1) - 1; at < int64(len(texts)); at = next.Add(1) - 1 {
+						each(texts[at : at+1])
+					}
+				})
 			}
 			wg.Wait()
 			quickest[turn%2] = min(quickest[turn%2], time.Since(start))
