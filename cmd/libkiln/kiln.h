@@ -48,6 +48,8 @@
  * FILES. The program kiln-child must stand in the same folder as libkiln.so. It does, in a
  * process of its own, what a driver's code may crash at: CUDA's compiles, and the first load
  * of a stored OpenCL binary. Without it these answer KILN_UNAVAILABLE, and OpenCL compiles anew.
+ * It is not started where somebody may write it who may not write libkiln.so, or where it belongs
+ * to another user than root, the one that runs, and the owner of libkiln.so. /proc is needed.
  */
 #ifndef KILN_H
 #define KILN_H

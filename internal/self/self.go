@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 )
@@ -21,49 +20,62 @@ const Child = "kiln-child"
 
 const executable = "/proc/self/exe" // also where the file has been replaced
 
-// Loaded reports whether this code is a library that a program in another language has
-// loaded: main of the process, and its arguments, are not Go's then.
+// Loaded reports whether this code is a library: main of the process, and its arguments, are
+// another program's then. A library is in a file of its own, or was initialised on a thread
+// of its own. What the build says of itself is not asked: not every build says it.
 var Loaded = sync.OnceValue(func() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && loaded(info.Settings)
+	m, _ := file()
+	return !first || m != mapping{}
 })
 
-func loaded(settings []debug.BuildSetting) bool {
-	for _, s := range settings {
-		if s.Key == "-buildmode" {
-			return s.Value == "c-shared" || s.Value == "c-archive"
+// file is the file that this code is in: the zero mapping where that is the executable, or,
+// for what C has not loaded, not known.
+func file() (mapping, error) {
+	m, err := code()
+	if err == nil {
+		var own string
+		if own, err = os.Readlink(executable); err == nil && own != m.path {
+			return m, nil
 		}
 	}
-	return false
+	if first {
+		err = nil
+	}
+	return mapping{}, err
 }
 
 // Open opens the file that this code is in: of an executable on Linux the one that runs,
 // even where another has taken its place on the disk since. Of a library that was replaced
 // it is an error.
 func Open() (io.ReadCloser, error) {
-	if Loaded() {
-		return openLibrary()
+	m, err := file()
+	switch {
+	case err != nil:
+		return nil, err
+	case m != mapping{}:
+		return m.open()
 	}
-	f, first := os.Open(executable)
-	if first == nil {
+	f, err := os.Open(executable)
+	if err == nil {
 		return f, nil
 	}
-	path, err := os.Executable()
-	if err == nil {
-		if f, err = os.Open(path); err == nil {
+	path, other := os.Executable()
+	if other == nil {
+		if f, other = os.Open(path); other == nil {
 			return f, nil
 		}
 	}
-	return nil, errors.Join(first, err)
+	return nil, errors.Join(err, other)
 }
 
 // Start is the program to start as a child: the executable that runs, or for a library the
-// program Child beside it. A library must not start the executable: its main is another's.
+// program Child beside the file that it is in. A library must not start the executable: its
+// main is another's.
 func Start() (string, error) {
 	if !Loaded() {
 		return executable, nil
 	}
-	m, err := library()
+	m, err := code()
 	if err != nil {
 		return "", err
 	}
@@ -72,20 +84,19 @@ func Start() (string, error) {
 
 func beside(library string) (string, error) {
 	path := filepath.Join(filepath.Dir(library), Child)
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("there is something that is no file")
-	}
-	if err != nil {
+	if _, err := os.Stat(path); err != nil {
 		return "", fmt.Errorf("put %s into the folder of %s: %w", Child, filepath.Base(library), err)
+	}
+	if err := trusted(path, library); err != nil {
+		return "", fmt.Errorf("%s is not started: %w", path, err)
 	}
 	return path, nil
 }
 
 // mapping is a file in the memory of this process.
 type mapping struct {
-	path  string
-	inode uint64
+	path, device string
+	inode        uint64
 }
 
 // find is the mapping that has address in a text of the form of /proc/self/maps.
@@ -101,7 +112,7 @@ func find(maps string, address uint64) (mapping, error) {
 		if path = strings.TrimSuffix(path, "\n"); path == "" || inode == 0 {
 			break
 		}
-		return mapping{path: "/" + path, inode: inode}, nil
+		return mapping{path: "/" + strings.ReplaceAll(path, `\012`, "\n"), device: device, inode: inode}, nil
 	}
 	return mapping{}, errors.New("the file that Kiln's code was loaded from is not known")
 }

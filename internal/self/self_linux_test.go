@@ -1,16 +1,17 @@
 package self
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
-	"runtime/debug"
+	"strings"
+	"syscall"
 	"testing"
 )
 
 // P12: the code of this test is found in the executable of the test, by its address.
 func TestCodeIsFoundByItsAddress(t *testing.T) {
-	m, err := library()
+	m, err := code()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,20 +35,30 @@ func TestReplacedFileIsNotTheCode(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := (mapping{path: path, inode: 1}).open(); err == nil {
-		_ = f.Close()
-		t.Error("another file was opened")
+	own, err := code()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.path = path
+	if f, err := own.open(); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Errorf("another file was opened: %v, %v", f, err)
+	}
+	if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := own.open(); err == nil {
+		t.Errorf("a pipe was opened: %v", f)
 	}
 }
 
-// P12: lines of /proc/self/maps, one of them with a blank in its path.
+// P12: lines of /proc/self/maps, one of them with a blank and a new line in its path.
 func TestFind(t *testing.T) {
 	const maps = "1000-2000 r--p 00000000 08:01 11 /bin/server\n" +
-		"2000-3000 r-xp 00001000 08:01 12 /opt/my libs/libkiln.so\n" +
+		"2000-3000 r-xp 00001000 08:02 12 /opt/my\\012libs/libkiln 1.so\n" +
 		"3000-4000 rw-p 00000000 00:00 0 \n" +
 		"4000-5000 rw-p 00000000 00:00 0 [heap]\n"
 	for address, want := range map[uint64]mapping{
-		0x1000: {"/bin/server", 11}, 0x1fff: {"/bin/server", 11}, 0x2000: {"/opt/my libs/libkiln.so", 12},
+		0x1000: {"/bin/server", "08:01", 11}, 0x1fff: {"/bin/server", "08:01", 11}, 0x2000: {"/opt/my\nlibs/libkiln 1.so", "08:02", 12},
 		0x3000: {}, 0x4000: {}, 0x5000: {}, 0: {},
 	} {
 		got, err := find(maps, address)
@@ -57,41 +68,54 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// E2: a library starts the program beside it, and says what to install where there is none.
+// E2: a library starts the program beside it, and says what to install where there is none. A
+// program that others may have written than the library's owner is not started.
 func TestChildStandsBesideTheLibrary(t *testing.T) {
 	dir := t.TempDir()
-	if path, err := beside(filepath.Join(dir, "libkiln.so")); err == nil {
-		t.Errorf("%s is started, and is not there", path)
-	}
-	want := filepath.Join(dir, Child)
-	if err := os.Mkdir(want, 0o700); err != nil {
+	lib, want := filepath.Join(dir, "libkiln.so"), filepath.Join(dir, Child)
+	if err := os.WriteFile(lib, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if path, err := beside(filepath.Join(dir, "libkiln.so")); err == nil {
-		t.Errorf("%s is started, and is a folder", path)
+	starts := func(what, why string) {
+		t.Helper()
+		path, err := beside(lib)
+		if why == "" && (path != want || err != nil) || why != "" && (err == nil || !strings.Contains(err.Error(), why)) {
+			t.Errorf("%s: %q is started (%v), want %q", what, path, err, why)
+		}
 	}
-	if err := os.Remove(want); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(want, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if path, err := beside(filepath.Join(dir, "libkiln.so")); err != nil || path != want {
-		t.Errorf("%s is started (%v), want %s", path, err, want)
+	starts("there is nothing", "put kiln-child into the folder of libkiln.so")
+	must(t, os.Mkdir(want, 0o700))
+	starts("a folder", "no file")
+	must(t, os.Remove(want), os.WriteFile(want, nil, 0o700))
+	starts("a program", "")
+	must(t, os.Chmod(want, 0o770))
+	starts("a group's", "others may write it who may not write libkiln.so")
+	must(t, os.Chmod(lib, 0o660))
+	starts("both are a group's", "")
+	must(t, os.Chmod(want, 0o702))
+	starts("everybody's", "others may write it")
+	must(t, os.Chmod(want, 0o700), os.Chmod(dir, 0o777))
+	starts("in everybody's folder", "folder")
+	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
+	starts("in a folder such as /tmp", "")
+	if os.Getuid() == 0 { // who may give files away
+		must(t, os.Chown(want, 65534, -1))
+		starts("another user's", "user 65534")
+		must(t, os.Chown(lib, 65534, -1))
+		starts("the library's owner's", "")
+		must(t, os.Chown(want, 65534, 65534), os.Chmod(want, 0o770))
+		starts("another group's", "others may write it")
+		must(t, os.Chmod(want, 0o700), os.Remove(lib))
+		starts("another user's, and the library is gone", "user 65534")
 	}
 	if path, err := Start(); err != nil || path != executable {
 		t.Errorf("an executable starts %s (%v), want itself", path, err)
 	}
 }
 
-// P12: only a build for other languages is a library.
-func TestLoaded(t *testing.T) {
-	got := make(map[string]bool)
-	for _, mode := range []string{"exe", "pie", "c-shared", "c-archive"} {
-		got[mode] = loaded([]debug.BuildSetting{{Key: "-compiler", Value: "gc"}, {Key: "-buildmode", Value: mode}})
-	}
-	want := map[string]bool{"exe": false, "pie": false, "c-shared": true, "c-archive": true}
-	if !reflect.DeepEqual(got, want) || loaded(nil) || Loaded() {
-		t.Errorf("loaded: %v, want %v", got, want)
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 }
