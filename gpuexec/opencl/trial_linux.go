@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,11 @@ import (
 // trialName is that of a child which loads one blob. Its argument is the folder of PoCL's
 // cache for it: what a blob that is refused leaves there is not for others.
 const trialName = "kiln: loads an OpenCL binary"
+
+//go:embed *.go
+var source embed.FS
+
+var build = func() string { return child.Build(source) } // tests have another one
 
 const (
 	mostStart = time.Minute // until a child has its device open
@@ -54,7 +60,7 @@ type verdict struct {
 
 // serveTrial is the life of a child. It ends with whoever started it, be its driver at work.
 func serveTrial(cache string) {
-	requests, replies := child.Pipes()
+	requests, replies := child.Pipes(build())
 	end := func() {
 		_ = os.RemoveAll(cache)
 		os.Exit(0)
@@ -108,7 +114,7 @@ func (d *device) try(ctx context.Context, t trial) error {
 		return failure("load", fault.ErrUnavailable, "no folder for a child process: %w", err)
 	}
 	defer os.RemoveAll(cache)
-	p, err := child.Start(trialName, cache, func(env []string) []string {
+	p, err := child.Start(trialName, build(), cache, func(env []string) []string {
 		return append(env, "POCL_CACHE_DIR="+cache, "GOTRACEBACK=none")
 	})
 	if err != nil {

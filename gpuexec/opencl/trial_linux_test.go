@@ -145,6 +145,19 @@ func TestFirstLoadInChild(t *testing.T) {
 	}
 }
 
+// P11: a program of another build beside the library, as an upgrade leaves it, tries no blob,
+// and no blob is to blame.
+func TestChildOfAnotherBuild(t *testing.T) {
+	needDevice(t)
+	d, src := trying(t, filepath.Join(t.TempDir(), "known")), sourceOf(t, 45)
+	blob := blobOf(t, src)
+	defer func(own func() string) { build = own }(build)
+	build = func() string { return "another" }
+	if _, err := d.Load(bg, src, blob); !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrRefused) || !strings.Contains(err.Error(), "kiln-child is of another build") {
+		t.Errorf("%v, want ErrUnavailable, and why", err)
+	}
+}
+
 // P11: a driver that dies of a blob ends a child, and the blob is refused.
 func TestDriverDiesInChild(t *testing.T) {
 	needDevice(t)

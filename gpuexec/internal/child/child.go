@@ -8,7 +8,10 @@
 package child
 
 import (
+	"crypto/sha256"
+	"embed"
 	"encoding/gob"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -30,10 +33,34 @@ func Serves(name string) (argument string, serves bool) {
 }
 
 // Pipes are a child's ends. When whoever started it has ended, no request comes any more and
-// no reply is taken: a child must then end, too, be it at work.
-func Pipes() (requests *gob.Decoder, replies *gob.Encoder) {
-	return gob.NewDecoder(os.NewFile(3, "requests")), gob.NewEncoder(os.NewFile(4, "replies"))
+// no reply is taken: a child must then end, too, be it at work. One of another build than
+// whoever started it ends here.
+func Pipes(build string) (requests *gob.Decoder, replies *gob.Encoder) {
+	requests, replies = gob.NewDecoder(os.NewFile(3, "requests")), gob.NewEncoder(os.NewFile(4, "replies"))
+	var theirs string
+	if err := requests.Decode(&theirs); err == nil && theirs != build {
+		os.Exit(another)
+	}
+	return requests, replies
 }
+
+// another is the code that a child of another build ends with.
+const another = 65
+
+// Build names the sources of a package that serves as a child: a library, and the program
+// beside it, may be of two builds.
+func Build(source embed.FS) string {
+	h := sha256.New()
+	files, _ := source.ReadDir(".") // sorted by name
+	for _, f := range files {
+		text, _ := source.ReadFile(f.Name())
+		fmt.Fprintf(h, "%q %d\n%s", f.Name(), len(text), text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// ErrAnother is an error of End.
+var ErrAnother = errors.New(self.Child + " is of another build than the library that starts it: install the two of one build, and start the program anew")
 
 // Process is a child, used by one goroutine at a time; Kill may be called by any.
 type Process struct {
@@ -45,9 +72,9 @@ type Process struct {
 	ends     [2]*os.File
 }
 
-// Start starts a child of that name with one argument. env makes its environment of this
-// process's.
-func Start(name, argument string, env func([]string) []string) (_ *Process, err error) {
+// Start starts a child of that name and build with one argument. env makes its environment
+// of this process's.
+func Start(name, build, argument string, env func([]string) []string) (_ *Process, err error) {
 	if raised() {
 		return nil, errors.New("a program with more rights than its user is not started again")
 	}
@@ -76,23 +103,28 @@ func Start(name, argument string, env func([]string) []string) (_ *Process, err 
 	p := &Process{Cmd: cmd, Requests: gob.NewEncoder(to), Replies: gob.NewDecoder(from), Ended: ended, ends: [2]*os.File{to, from}}
 	go func() { // ends with the child, which End waits for
 		p.how = cmd.Wait()
+		switch {
+		case cmd.ProcessState.ExitCode() == another:
+			p.how = ErrAnother
+		case p.how != nil:
+			p.how = fmt.Errorf("it ended with %w", p.how)
+		}
 		close(ended)
 	}()
+	_ = p.Requests.Encode(build) // fails where the child has ended: so will the first request
 	return p, nil
 }
 
 // Kill ends the child, whatever it does.
 func (p *Process) Kill() { _ = p.Cmd.Process.Kill() }
 
-// End is Kill, waits for the end, and says how the child ended, if by itself.
+// End is Kill, waits for the end, and says how the child ended, if not without an error:
+// ErrAnother, or what os/exec says.
 func (p *Process) End() error {
 	p.Kill()
 	for _, f := range p.ends {
 		_ = f.Close()
 	}
 	<-p.Ended
-	if p.how != nil {
-		return fmt.Errorf("it ended with %w", p.how)
-	}
-	return nil
+	return p.how
 }

@@ -1,6 +1,7 @@
 package nvrtc
 
 import (
+	"embed"
 	"errors"
 	"os"
 	"slices"
@@ -12,6 +13,11 @@ import (
 // helperName is that of a helper, whose argument is the path of the compiler. It gives two
 // replies to a request: an empty one when it has come, and then its own.
 const helperName = "kiln: compiles CUDA C"
+
+//go:embed *.go
+var source embed.FS
+
+var build = func() string { return child.Build(source) } // tests have another one
 
 func init() {
 	if path, serves := child.Serves(helperName); serves {
@@ -69,7 +75,7 @@ func (r *reply) err() error {
 // serve is the life of a helper: it ends with whoever started it, be a compile under way.
 func serve(path string) {
 	bound()
-	from, replies := child.Pipes()
+	from, replies := child.Pipes(build())
 	requests := make(chan Request)
 	go func() {
 		for {

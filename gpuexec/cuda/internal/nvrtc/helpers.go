@@ -143,6 +143,8 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 			return Output{}, ctx.Err()
 		case within.Err() != nil:
 			return Output{}, failure(fault.ErrInvalid, "the compiler has not come to an end within %v", mostCompile)
+		case errors.Is(ended, child.ErrAnother):
+			return Output{}, failure(fault.ErrUnavailable, "no process for the compiler: %w", child.ErrAnother)
 		}
 		if begun || !p.served {
 			died++
@@ -271,7 +273,7 @@ func (h *Helpers) Close() {
 
 // start starts a helper. Of the environment it has what the loader needs.
 func start(path string) (*process, error) {
-	p, err := child.Start(helperName, path, func(env []string) []string {
+	p, err := child.Start(helperName, build(), path, func(env []string) []string {
 		loaders := slices.DeleteFunc(env, func(variable string) bool { return !strings.HasPrefix(variable, "LD_LIBRARY_PATH=") })
 		return append(loaders, "GOTRACEBACK=none")
 	})

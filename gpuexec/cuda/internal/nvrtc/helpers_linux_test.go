@@ -224,6 +224,17 @@ func TestKilledByOthers(t *testing.T) {
 	}
 }
 
+// R3: a library whose program is of another build, as an upgrade leaves it, says so, and what is
+// compiled is of one build.
+func TestHelperOfAnotherBuild(t *testing.T) {
+	h := helpers(t, 1)
+	defer func(own func() string) { build = own }(build)
+	build = func() string { return "another" }
+	if _, err := h.Compile(bg, kernel(1)); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "kiln-child is of another build") || h.mu.started != 1 {
+		t.Errorf("%v, and %d were started, want ErrUnavailable of one, and why", err, h.mu.started)
+	}
+}
+
 // A text that makes the compiler take memory without an end ends a helper, and not the machine.
 func TestHelperIsBounded(t *testing.T) {
 	h := helpers(t, 1)
@@ -298,7 +309,8 @@ func serves(t *testing.T, path string) bool {
 		t.Fatal(err)
 	}
 	_, _ = requests.Close(), replies.Close()
-	_ = gob.NewEncoder(to).Encode(kernel(1)) // fails where nobody reads
+	enc := gob.NewEncoder(to)
+	_, _ = enc.Encode(build()), enc.Encode(kernel(1)) // fail where nobody reads
 	var r reply
 	err := gob.NewDecoder(from).Decode(&r)
 	_, _ = to.Close(), from.Close()

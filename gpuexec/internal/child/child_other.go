@@ -2,5 +2,6 @@
 
 package child
 
-// raised is never asked: helpers are started on Linux only.
+// Children are started on Linux only.
+
 func raised() bool { return false }
