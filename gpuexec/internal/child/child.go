@@ -34,15 +34,18 @@ func Serves(name string) (argument string, serves bool) {
 
 // Pipes are a child's ends. When whoever started it has ended, no request comes any more and
 // no reply is taken: a child must then end, too, be it at work. One of another build than
-// whoever started it ends here.
+// whoever started it ends here, and what it got from there by chance is closed.
 func Pipes(build string) (requests *gob.Decoder, replies *gob.Encoder) {
-	requests, replies = gob.NewDecoder(os.NewFile(3, "requests")), gob.NewEncoder(os.NewFile(4, "replies"))
+	closeInherited()
+	requests, replies = gob.NewDecoder(os.NewFile(3, "requests")), gob.NewEncoder(os.NewFile(lastPipe, "replies"))
 	var theirs string
 	if err := requests.Decode(&theirs); err == nil && theirs != build {
 		os.Exit(another)
 	}
 	return requests, replies
 }
+
+const lastPipe = 4
 
 // another is the code that a child of another build ends with.
 const another = 65

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed child.go
@@ -60,6 +63,25 @@ func files(t *testing.T, p *Process) (all map[string]string) {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// E2: a socket that a host in C has open does not stay open for as long as a child waits.
+func TestChildHasItsPipesOnly(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // without SOCK_CLOEXEC, as C has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	if _, err := unix.FcntlInt(uintptr(pair[0]), unix.F_DUPFD, 100); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(100)
+	for number, path := range files(t, start(t, build)) {
+		if strings.HasPrefix(path, "socket:") {
+			t.Errorf("a child has %s as %s", path, number)
+		}
+	}
 }
 
 // R3: a child of another build than the library's gets no request.

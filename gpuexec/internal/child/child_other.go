@@ -5,3 +5,5 @@ package child
 // Children are started on Linux only.
 
 func raised() bool { return false }
+
+func closeInherited() {}
