@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 
 	"github.com/kiln-cache/kiln/internal/self"
 )
@@ -62,8 +63,11 @@ func Build(source embed.FS) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// ErrAnother is an error of End.
-var ErrAnother = errors.New(self.Child + " is of another build than the library that starts it: install the two of one build, and start the program anew")
+// Errors of End.
+var (
+	ErrAnother = errors.New(self.Child + " is of another build than the library that starts it: install the two of one build, and start the program anew")
+	ErrUntold  = errors.New("how it ended is not known: this program ignores SIGCHLD, or waits for children that it has not started")
+)
 
 // Process is a child, used by one goroutine at a time; Kill may be called by any.
 type Process struct {
@@ -107,6 +111,8 @@ func Start(name, build, argument string, env func([]string) []string) (_ *Proces
 	go func() { // ends with the child, which End waits for
 		p.how = cmd.Wait()
 		switch {
+		case errors.Is(p.how, syscall.ECHILD): // somebody else was told
+			p.how = ErrUntold
 		case cmd.ProcessState.ExitCode() == another:
 			p.how = ErrAnother
 		case p.how != nil:
@@ -118,11 +124,18 @@ func Start(name, build, argument string, env func([]string) []string) (_ *Proces
 	return p, nil
 }
 
-// Kill ends the child, whatever it does.
-func (p *Process) Kill() { _ = p.Cmd.Process.Kill() }
+// Kill ends the child, whatever it does. Once it has ended its number may be a stranger's,
+// where somebody else waited for it.
+func (p *Process) Kill() {
+	select {
+	case <-p.Ended:
+	default:
+		_ = p.Cmd.Process.Kill()
+	}
+}
 
 // End is Kill, waits for the end, and says how the child ended, if not without an error:
-// ErrAnother, or what os/exec says.
+// ErrAnother and ErrUntold, or what os/exec says.
 func (p *Process) End() error {
 	p.Kill()
 	for _, f := range p.ends {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +67,17 @@ func files(t *testing.T, p *Process) (all map[string]string) {
 	return all
 }
 
+// ended is the end of a child that is asked to end so.
+func ended(t *testing.T, p *Process, how string) error {
+	t.Helper()
+	files(t, p) // it has begun
+	if err := p.Requests.Encode(how); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Ended
+	return p.End()
+}
+
 // E2: a socket that a host in C has open does not stay open for as long as a child waits.
 func TestChildHasItsPipesOnly(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // without SOCK_CLOEXEC, as C has it
@@ -97,5 +110,40 @@ func TestChildOfAnotherBuild(t *testing.T) {
 	}
 	if files(t, start(t, build)); Build(one) == Build(embed.FS{}) {
 		t.Error("sources have no names of their own")
+	}
+}
+
+// R3: how a child ended is told, or that nobody knows it: a host in C may ignore the ends of
+// its children, or wait for all of them. No wait hangs.
+func TestEndIsTold(t *testing.T) {
+	for how, want := range map[string]string{"exit 3": "exit status 3", "killed": "signal: killed"} {
+		if err := ended(t, start(t, build), how); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", how, err, want)
+		}
+		signal.Ignore(syscall.SIGCHLD)
+		err := ended(t, start(t, build), how)
+		handled := make(chan os.Signal, 1)
+		signal.Notify(handled, syscall.SIGCHLD) // Reset alone would leave it ignored
+		signal.Stop(handled)
+		if !errors.Is(err, ErrUntold) {
+			t.Errorf("%s, and SIGCHLD is ignored: %v, want ErrUntold", how, err)
+		}
+		p := start(t, build)
+		files(t, p)
+		waits := make(chan error, 1)
+		go func() {
+			_, err := syscall.Wait4(-1, nil, 0, nil)
+			waits <- err
+		}()
+		if err := ended(t, p, how); !errors.Is(err, ErrUntold) && !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s, and this program waits for all: %v, want ErrUntold or %s", how, err, want)
+		}
+		if err := <-waits; err != nil && !errors.Is(err, syscall.ECHILD) {
+			t.Error(err)
+		}
+	}
+	var exit *exec.ExitError
+	if err := start(t, build).End(); !errors.As(err, &exit) {
+		t.Errorf("a child that is ended: %v", err)
 	}
 }

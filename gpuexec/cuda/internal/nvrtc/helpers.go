@@ -171,18 +171,18 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 // whoever ends a service, and a terminal do.
 var byOthers = []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}
 
-// killed reports whether a process was ended by others.
+// killed reports whether a process was ended by others, or may have been.
 func killed(ended error) bool {
 	status := statusOf(ended)
-	return status.Signaled() && slices.Contains(byOthers, status.Signal())
+	return errors.Is(ended, child.ErrUntold) || status.Signaled() && slices.Contains(byOthers, status.Signal())
 }
 
 // crashed reports whether a process was ended by a signal, whoever sent it, or by Go, which
-// ends what it cannot go on with so.
+// ends what it cannot go on with so; or may have been.
 func crashed(ended error) bool {
 	const byGo = 2
 	status := statusOf(ended)
-	return status.Signaled() || status.ExitStatus() == byGo
+	return errors.Is(ended, child.ErrUntold) || status.Signaled() || status.ExitStatus() == byGo
 }
 
 // statusOf is how a process ended; zero = by itself, without an error.

@@ -224,6 +224,43 @@ func TestKilledByOthers(t *testing.T) {
 	}
 }
 
+// R3: where nobody tells how processes end, as in a host in C that ignores SIGCHLD, a text is not
+// to blame, and nothing hangs.
+func TestEndThatNobodyTells(t *testing.T) {
+	signal.Ignore(syscall.SIGCHLD)
+	defer func() {
+		handled := make(chan os.Signal, 1)
+		signal.Notify(handled, syscall.SIGCHLD) // Reset alone would leave it ignored
+		signal.Stop(handled)
+	}()
+	h := helpers(t, 1)
+	if _, err := h.Compile(bg, kernel(1)); err != nil {
+		t.Errorf("a compile while SIGCHLD is ignored: %v", err)
+	}
+	h.Close()
+	h = helpers(t, 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.Compile(bg, long())
+		done <- err
+	}()
+	first := atWork(t, 0, done)
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(atWork(t, first, done), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, fault.ErrOverloaded) || errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "SIGCHLD") {
+		t.Errorf("killed twice: %v, want ErrOverloaded, and why no more is known", err)
+	}
+	other := NewHelpers("early: exit 0", 1)
+	defer other.Close()
+	if _, err := other.Compile(bg, kernel(1)); !errors.Is(err, fault.ErrOverloaded) || !strings.Contains(err.Error(), "InProcess") {
+		t.Errorf("ended early: %v, want ErrOverloaded, and what to do", err)
+	}
+}
+
 // R3: a library whose program is of another build, as an upgrade leaves it, says so, and what is
 // compiled is of one build.
 func TestHelperOfAnotherBuild(t *testing.T) {
