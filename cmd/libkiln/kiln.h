@@ -38,16 +38,24 @@
  * in code that is not Go's are passed on to the handler that was there before. A handler that
  * the program installs later must have SA_ONSTACK, and should pass on what it does not know.
  * Install it while no function of Kiln runs: a call to an OpenCL driver puts back the handlers
- * that it found.
+ * that it found. SIGINT, SIGTERM and SIGCHLD are not touched. SIGPIPE does what it did before; a
+ * write of the library's own ends no program that has not set SIG_DFL after the loading.
+ * A program may ignore SIGCHLD, or wait for all children. But PoCL, an OpenCL driver, starts a
+ * linker in this process, and calls abort where it is not told of its end.
  *
- * FORK. A child made by fork has none of the library's threads. It may call exec or _exit, and
- * no function of Kiln.
+ * FORK. Go's runtime does not survive fork: the child has none of the library's threads, and any
+ * function of Kiln in it may hang for ever. A child may call exec or _exit, and no function of Kiln.
+ * Where a server forks its workers, each worker loads the library itself, with dlopen after the
+ * fork; a program that was linked with it has loaded it before main. The parent goes on as before.
  *
- * UNLOADING. dlclose does nothing: Go's runtime cannot be unloaded.
+ * LOADING. dlopen works with RTLD_LOCAL, and two copies of the library in one process know nothing
+ * of each other, but share a store as two processes do. dlclose does nothing: Go's runtime
+ * cannot be unloaded.
  *
  * FILES. The program kiln-child must stand in the same folder as libkiln.so. It does, in a
- * process of its own, what a driver's code may crash at: CUDA's compiles, and the first load
- * of a stored OpenCL binary. Without it these answer KILN_UNAVAILABLE, and OpenCL compiles anew.
+ * process of its own, what a driver's code may crash at: CUDA's compiles. Without it these answer
+ * KILN_UNAVAILABLE. It must be of the same build as the library: where an upgrade has replaced
+ * both, CUDA's compiles answer KILN_UNAVAILABLE until the program is started anew.
  * It is not started where somebody may write it who may not write libkiln.so, or where it belongs
  * to another user than root, the one that runs, and the owner of libkiln.so. /proc is needed.
  */
