@@ -67,3 +67,13 @@ func TestWarningsThatNobodyReads(t *testing.T) {
 		}
 	}
 }
+
+// E2: the settings are those of the environment that the library was loaded in.
+func TestSettingsFromC(t *testing.T) {
+	dir := library(t)
+	cmd := exec.Command(program(t, dir, "host"), "load="+filepath.Join(dir, "libkiln.so"), "open=", "device=onednn")
+	cmd.Env = append(cmd.Environ(), "KILN_STORE_DIR=", "KILN_ONEDNN_LIBRARY=/nowhere/libdnnl.so.3")
+	if said, err := cmd.Output(); err == nil || !strings.Contains(string(said), "/nowhere/libdnnl.so.3") {
+		t.Errorf("%v, it says %s, want why that library is not opened", err, said)
+	}
+}

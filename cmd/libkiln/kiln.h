@@ -30,9 +30,8 @@
  * the next call may find it done. With 0 a function may answer KILN_TIMEOUT for what is ready, too.
  *
  * ENVIRONMENT. Kiln's settings (docs/settings.md) are read as they were when the library was
- * loaded: a setenv of the program comes too late. Warnings go to standard error.
- * Those that name a library, a device or an instruction set are not heeded: KILN_NVRTC,
- * KILN_CUBLAS, KILN_ONEDNN_LIBRARY, KILN_VULKAN_DEVICE and KILN_CPU_ISA.
+ * loaded: a setenv of the program comes too late. All of them are heeded, those too that name
+ * a library, a device or an instruction set. Warnings go to standard error.
  *
  * SIGNALS. The library has Go's runtime in it. It installs handlers when it is loaded; faults
  * in code that is not Go's are passed on to the handler that was there before. A handler that

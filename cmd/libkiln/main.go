@@ -10,10 +10,8 @@ package main
 import "C"
 
 import (
-	"log"
 	"math"
 	"strings"
-	"syscall"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/cmd/libkiln/internal/capi"
@@ -28,14 +26,7 @@ import (
 
 func main() {}
 
-// stderr is where warnings go. os.Stderr would end the program by SIGPIPE, whatever the program
-// does with that signal, where nobody reads them.
-type stderr struct{}
-
-func (stderr) Write(p []byte) (int, error) { return syscall.Write(2, p) }
-
 func init() {
-	log.SetOutput(stderr{})
 	capi.Languages = map[string][]string{
 		opencl.Name: {opencl.Language}, vulkan.Name: {vulkan.GLSL, vulkan.SPIRV}, cuda.Name: {cuda.Language},
 	}

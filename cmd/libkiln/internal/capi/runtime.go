@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 const op = "kiln"
@@ -105,7 +106,10 @@ func OpenDevice(runtime uint64, backend string, index int, ms int64) (uint64, er
 	if err != nil {
 		return 0, err
 	}
-	b := gpuexec.Find(backend)
+	b, err := forward.Library(backend, index, rt.Settings()) // heeds the settings of backends
+	if err != nil {
+		return 0, err
+	}
 	if b == nil {
 		return 0, fault.Wrap(op, backend, "no backend has this name", fault.ErrNotFound)
 	}
