@@ -6,8 +6,10 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/self"
 )
 
 // adjustable is a backend with another form for some settings: the one whose operations are
@@ -31,6 +33,8 @@ type choice struct {
 	device                   int
 }
 
+var raised = self.Raised // tests have others
+
 var chosen sync.Map // ops.Library by choice: runtimes share executors of equal ones, and so weights
 
 // Library gives the backend of that name for a device of it, as the settings choose it, and
@@ -52,6 +56,9 @@ func Library(backend string, device int, settings []env.Row) (ops.Library, error
 		c.setting = setting(settings, heeded[backend]).Value
 		if _, multiplies := lib.(multiplying); multiplies {
 			c.cublas = setting(settings, "KILN_CUBLAS").Value
+		}
+		if (c.setting != "" && backend != "vulkan" || c.cublas != "") && raised() { // that of vulkan is no path
+			return nil, fault.Invalidf("kiln: device", "%s, or a setting beside it, names a library: a program with more rights than its user loads none that the environment names", heeded[backend])
 		}
 		if c.setting == "" && c.cublas == "" && device == 0 {
 			return lib, nil // the registered one

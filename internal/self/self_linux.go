@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // first reports whether this package was initialised on the first thread of the process. Go
@@ -73,4 +75,17 @@ func trusted(program, library string) error {
 		return errors.New("anybody may write to its folder: take that right away")
 	}
 	return nil
+}
+
+// Raised reports whether this program has more rights than whoever started it: by the bits of
+// its file, or its capabilities. Its arguments and environment are a stranger's then.
+func Raised() bool {
+	const secure = 23 // AT_SECURE
+	vector, _ := unix.Auxv()
+	for _, pair := range vector {
+		if pair[0] == secure {
+			return pair[1] != 0
+		}
+	}
+	return os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid()
 }

@@ -27,7 +27,7 @@ import (
 // program that has a package with such work asks when it starts, so what costs least comes
 // first.
 func Serves(name string) (argument string, serves bool) {
-	if len(os.Args) != 2 || os.Args[0] != name || raised() || self.Loaded() {
+	if len(os.Args) != 2 || os.Args[0] != name || self.Raised() || self.Loaded() {
 		return "", false
 	}
 	return os.Args[1], true
@@ -82,7 +82,7 @@ type Process struct {
 // Start starts a child of that name and build with one argument. env makes its environment
 // of this process's.
 func Start(name, build, argument string, env func([]string) []string) (_ *Process, err error) {
-	if raised() {
+	if self.Raised() {
 		return nil, errors.New("a program with more rights than its user is not started again")
 	}
 	program, err := self.Start()

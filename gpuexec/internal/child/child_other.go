@@ -3,7 +3,4 @@
 package child
 
 // Children are started on Linux only.
-
-func raised() bool { return false }
-
 func closeInherited() {}
