@@ -188,7 +188,7 @@ const lingering = time.Minute
 
 // Executor gives the executor of a device, the same one each time; the first call
 // has it opened, for every caller that asks meanwhile, and ctx ends the waiting
-// only. The runtime closes it: one that somebody else has closed stays so.
+// only: one that is open is given also where ctx has ended. The runtime closes it: one that somebody else has closed stays so.
 // ErrInvalid: the backend cannot be compared, or does not equal itself, so that nobody
 // could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
@@ -205,7 +205,12 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 		return nil, fault.Invalidf("kiln: executor", "a backend of type %T does not equal itself, as a NaN does not: give a pointer to it", backend)
 	}
 	id := executorID{backend, index}
-	var d *device
+	r.mu.Lock()
+	d, over := r.mu.executors[id], r.mu.over
+	r.mu.Unlock()
+	if d != nil && !over { // also where ctx has ended: nobody waits
+		return d.exec, nil
+	}
 	_, err := r.opens.Ride(ctx, flight.Want[executorID, *device]{
 		Key: id, Name: backend.Name() + ":" + strconv.Itoa(index), Linger: lingering,
 		Look: func() (bool, error) {

@@ -323,6 +323,17 @@ func TestExecutorIsShared(t *testing.T) {
 	if _, err := r.Executor(ctx, fake, 1); !errors.Is(err, kiln.ErrNotFound) {
 		t.Errorf("device 1: %v", err)
 	}
+	ended, stop := context.WithCancel(ctx)
+	stop()
+	if e, err := r.Executor(ended, fake, 0); e != first || err != nil {
+		t.Errorf("one that is open, and a context that has ended: %v", err)
+	}
+	if err := r.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Executor(ctx, fake, 0); !errors.Is(err, kiln.ErrClosed) {
+		t.Errorf("once the runtime is closed: %v", err)
+	}
 }
 
 // F2: a creator's error reaches the caller as it is, and the next call tries again.

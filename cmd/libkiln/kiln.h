@@ -27,7 +27,9 @@
  *
  * TIME. timeout_ms is how long the caller waits, in milliseconds; a negative number is for ever.
  * When it is over the answer is KILN_TIMEOUT. A compile then goes on for a minute, so that
- * the next call may find it done. With 0 a function may answer KILN_TIMEOUT for what is ready, too.
+ * the next call may find it done. With 0 nobody waits: a device that is open, a kernel that is in
+ * memory and a blob that was given before are given, for all else the answer is KILN_TIMEOUT.
+ * kiln_settle and kiln_close may answer it then also where nothing is left to be done.
  *
  * ENVIRONMENT. Kiln's settings (docs/settings.md) are read as they were when the library was
  * loaded: a setenv of the program comes too late. All of them are heeded, those too that name

@@ -41,6 +41,9 @@ func TestSettingsOfBackendsAreHeeded(t *testing.T) {
 	if d, err := find[device](h); err != nil || !strings.Contains(d.exec.Info().Driver, "generic") {
 		t.Errorf("the processor is %s (%v), want its generic instruction set", d.exec.Info().Driver, err)
 	}
+	if _, err := OpenDevice(rt, "cpu", 0, 0); err != nil {
+		t.Errorf("a device that is open, without waiting: %v", err)
+	}
 	if _, err := OpenDevice(rt, "none", 0, -1); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("no backend: %v", err)
 	}
