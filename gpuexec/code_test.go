@@ -160,6 +160,8 @@ func TestCodeIsChecked(t *testing.T) {
 		"no kind": {}, "unknown kind": {Kind: 200}, "a negative size": {Kind: gpuexec.ParamBuffer, Bytes: -1},
 		"a struct of nothing": {Kind: gpuexec.ParamStruct}, "a number with a size": {Kind: gpuexec.ParamF64, Bytes: 8},
 		"an aligned number": {Kind: gpuexec.ParamU8, Align: 4}, "a negative alignment": {Kind: gpuexec.ParamBuffer, Align: -4},
+		"an alignment of 3": {Kind: gpuexec.ParamBuffer, Align: 3}, "an alignment of 24": {Kind: gpuexec.ParamBuffer, Align: 24},
+		"more than there is": {Kind: gpuexec.ParamBuffer, Bytes: math.MaxInt64}, "a struct of 1 TiB": {Kind: gpuexec.ParamStruct, Bytes: 1 << 40},
 		"only read and only written": {Kind: gpuexec.ParamBuffer, ReadOnly: true, WriteOnly: true}, "a number that is only read": {Kind: gpuexec.ParamU8, ReadOnly: true},
 		"times what is not there": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{3}}, "times a place below 0": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{-1}},
 		"times itself": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{0}}, "times a float": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{1}},

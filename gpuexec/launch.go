@@ -68,8 +68,8 @@ func (k ParamKind) name() string {
 // Param is one parameter of a program.
 type Param struct {
 	Kind  ParamKind
-	Bytes int64 // of a buffer and of local memory: the least it must have; of a struct: exactly
-	Align int   // of a buffer's start, bytes; 0 = the device's
+	Bytes int64 // of a buffer and of local memory: the least it must have; of a struct: exactly, at most 64 KiB
+	Align int   // of a buffer's start, bytes, a power of two; 0 = the device's
 	// Times are the places, from 0, of parameters that are whole numbers. The buffer of a
 	// launch has at least Bytes times the product of the launch's values for them: with
 	// Bytes of 4, Times of 3 and 1000 as parameter 3, it has at least 4000 bytes.
@@ -82,6 +82,13 @@ type Param struct {
 	ReadOnly, WriteOnly bool
 }
 
+// The most bytes of a parameter: a struct is copied at each launch, and no machine has
+// the memory for a buffer that is larger.
+const (
+	mostStruct = 64 << 10
+	mostBytes  = 1 << 48
+)
+
 // checkParams refuses parameters that cannot be.
 func checkParams(op, name string, params []Param) error {
 	for i, p := range params {
@@ -91,8 +98,10 @@ func checkParams(op, name string, params []Param) error {
 			return fault.Invalidf(op, "%s: parameter %d is of %s, which is none", name, i, p.Kind.name())
 		case p.Bytes < 0 || p.Kind == ParamStruct && p.Bytes == 0 || number && p.Bytes != 0:
 			return fault.Invalidf(op, "%s: parameter %d, a %s, of %d bytes: want the size of a struct, the least of a buffer or of local memory, and 0 of a number", name, i, p.Kind.name(), p.Bytes)
-		case p.Align < 0 || p.Align != 0 && p.Kind != ParamBuffer:
-			return fault.Invalidf(op, "%s: parameter %d, a %s, with an alignment of %d: want one of a buffer", name, i, p.Kind.name(), p.Align)
+		case p.Bytes > mostBytes || p.Kind == ParamStruct && p.Bytes > mostStruct:
+			return fault.Invalidf(op, "%s: parameter %d, a %s, of %d bytes: want at most %d of a struct, %d of others", name, i, p.Kind.name(), p.Bytes, mostStruct, int64(mostBytes))
+		case p.Align < 0 || p.Align&(p.Align-1) != 0 || p.Align != 0 && p.Kind != ParamBuffer:
+			return fault.Invalidf(op, "%s: parameter %d, a %s, with an alignment of %d: want a power of two, and of a buffer only", name, i, p.Kind.name(), p.Align)
 		case (p.ReadOnly || p.WriteOnly) && p.Kind != ParamBuffer, p.ReadOnly && p.WriteOnly:
 			return fault.Invalidf(op, "%s: parameter %d, a %s, is only read %v, only written %v: want one of them, of a buffer, or none", name, i, p.Kind.name(), p.ReadOnly, p.WriteOnly)
 		case p.Round < 0 || (p.Round != 0 || len(p.Times) > 0) && (p.Kind != ParamBuffer || p.Bytes == 0 || len(p.Times) == 0):
