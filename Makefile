@@ -6,6 +6,7 @@ GATES      ?= hits scaling misses evictions launches stores loads primitives
 FUZZTIME   ?= 20s
 SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
+BIN        ?= bin
 
 .DEFAULT_GOAL := help
 .PHONY: help build run libkiln test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn fetch-onnxruntime fetch-nvrtc test-gpu bench-gpu test-bench FORCE
@@ -15,10 +16,10 @@ help: ## list these targets
 
 build: bin/kiln ## bin/kiln, with the commit that it was built from
 
-libkiln: FORCE ## bin/libkiln.so, kiln.h and kiln-child, for programs in C; Linux, needs a C compiler
-	@CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -ldflags='-extldflags=-Wl,-soname,libkiln.so' -o bin/libkiln.so ./cmd/libkiln
-	@CGO_ENABLED=0 $(GO) build -trimpath -o bin/kiln-child ./cmd/libkiln/child
-	@rm -f bin/libkiln.h && cp cmd/libkiln/kiln.h bin/
+libkiln: FORCE ## libkiln.so, kiln.h and kiln-child, for programs in C, into BIN (bin); Linux, needs a C compiler
+	@CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -ldflags='-extldflags=-Wl,-soname,libkiln.so' -o $(BIN)/libkiln.so ./cmd/libkiln
+	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/kiln-child ./cmd/libkiln/child
+	@rm -f $(BIN)/libkiln.h && cp cmd/libkiln/kiln.h $(BIN)/
 
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png

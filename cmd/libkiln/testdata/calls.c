@@ -1,33 +1,12 @@
 /* Calls every function of kiln.h on one device. Prints where its kernel came from.
- * usage: calls STORE BACKEND */
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+ * usage: calls STORE BACKEND LANGUAGE */
+#include "check.h"
 
-#include "kiln.h"
-
-static kiln_error e;
-
-#define WANT(status, call)                                                                        \
-	do {                                                                                      \
-		kiln_status got_ = (call);                                                        \
-		if (got_ != (status)) {                                                           \
-			printf("line %d: %s, want %s: %s\n", __LINE__, kiln_status_name(got_),    \
-			       kiln_status_name(status), e.text);                                 \
-			exit(1);                                                                  \
-		}                                                                                 \
-	} while (0)
-
-#define CHECK(what)                                                                               \
-	do {                                                                                      \
-		if (!(what)) {                                                                    \
-			printf("line %d: not so: %s\n", __LINE__, #what);                         \
-			exit(1);                                                                  \
-		}                                                                                 \
-	} while (0)
-
-static const char text[] = "kernel void fill(global int *out) { out[get_global_id(0)] = VALUE; }";
+static const char opencl[] = "kernel void fill(global int *out) { out[get_global_id(0)] = VALUE; }";
+static const char glsl[] = "#version 450\n"
+	"layout(local_size_x = 1) in;\n"
+	"layout(binding = 0) buffer Out { int at[]; } to;\n"
+	"void main() { to.at[gl_GlobalInvocationID.x] = VALUE; }\n";
 static kiln_runtime runtime;
 static kiln_kernel kernel;
 
@@ -47,6 +26,8 @@ int main(int argc, char **argv)
 {
 	const kiln_pair defines[] = {{"VALUE", "7"}};
 	const kiln_param params[] = {{KILN_PARAM_BUFFER, 0, 4}};
+	const char *text = opencl;
+	kiln_runtime beside;
 	kiln_source source;
 	kiln_device device;
 	kiln_kernel second;
@@ -56,7 +37,7 @@ int main(int argc, char **argv)
 	char *id, *blob, *buffer;
 	pthread_t threads[16];
 
-	CHECK(argc == 3);
+	CHECK(argc == 4);
 	WANT(KILN_INVALID, kiln_open(argv[1], NULL, &e));
 	WANT(KILN_INVALID, kiln_close(0, -1, &e));
 	WANT(KILN_INVALID, kiln_close(1u << 30, -1, NULL));
@@ -70,6 +51,9 @@ int main(int argc, char **argv)
 	WANT(KILN_OK, kiln_constant_tensor_cache_capacity_set(runtime, KILN_GPU, 5, -1, &e));
 	WANT(KILN_OK, kiln_constant_tensor_cache_capacity_get(runtime, KILN_GPU, &mib, &e));
 	CHECK(mib == 5);
+	WANT(KILN_OK, kiln_constant_tensor_cache_capacity_set(runtime, KILN_GPU, 0, -1, &e));
+	WANT(KILN_OK, kiln_constant_tensor_cache_capacity_get(runtime, KILN_GPU, &mib, &e));
+	CHECK(mib == 0);
 	WANT(KILN_OK, kiln_constant_tensor_cache_capacity_set(runtime, KILN_GPU, UINT64_MAX, -1, &e));
 	WANT(KILN_OK, kiln_constant_tensor_cache_capacity_get(runtime, KILN_GPU, &mib, &e));
 	CHECK(mib == KILN_UNLIMITED_MIB);
@@ -77,10 +61,14 @@ int main(int argc, char **argv)
 
 	memset(&source, 0, sizeof source);
 	WANT(KILN_INVALID, kiln_kernel_create(device, &source, &kernel, &e));
-	source.language = "opencl-c";
+	source.language = argv[3];
+	source.entry = "fill";
+	if (strcmp(argv[3], "glsl") == 0) {
+		text = glsl;
+		source.entry = "main";
+	}
 	source.text = text;
 	source.text_size = SIZE_MAX;
-	source.entry = "fill";
 	WANT(KILN_INVALID, kiln_kernel_create(device, &source, &kernel, &e));
 	source.text_size = strlen(text);
 	source.defines = defines;
@@ -91,8 +79,7 @@ int main(int argc, char **argv)
 	WANT(KILN_INVALID, kiln_kernel_from_blob(0, NULL, 0, -1, NULL, &e));
 	WANT(KILN_INVALID, kiln_kernel_blob_id(kernel, NULL, NULL, &e));
 	WANT(KILN_OK, kiln_kernel_blob_id(kernel, &id_size, NULL, &e));
-	if (strcmp(argv[2], "opencl") != 0) { /* no blobs of this language */
-		CHECK(id_size == 0);
+	if (id_size == 0) { /* no blobs of this language */
 		WANT(KILN_UNSUPPORTED, kiln_kernel_blob(kernel, -1, &size, NULL, &e));
 		WANT(KILN_OK, kiln_close(runtime, -1, &e));
 		puts("unsupported");
@@ -124,7 +111,19 @@ int main(int argc, char **argv)
 		void *wrong;
 		CHECK(pthread_join(threads[n], &wrong) == 0 && wrong == NULL);
 	}
+	WANT(KILN_OK, kiln_kernel_from_blob(kernel, "no blob", 7, -1, &again, &e)); /* the one in memory wins */
+	CHECK(again == KILN_RESIDENT);
 	WANT(KILN_OK, kiln_settle(runtime, -1, &e));
+
+	/* A second runtime beside the first shares its store, and takes nothing along. */
+	WANT(KILN_OK, kiln_open(argv[1], &beside, &e));
+	WANT(KILN_OK, kiln_device_open(beside, argv[2], 0, -1, &device, &e));
+	WANT(KILN_OK, kiln_kernel_create(device, &source, &second, &e));
+	WANT(KILN_OK, kiln_kernel_build(second, -1, &again, &e));
+	CHECK(again == KILN_STORED);
+	WANT(KILN_OK, kiln_close(beside, -1, &e));
+	WANT(KILN_CLOSED, kiln_kernel_build(second, -1, &again, &e));
+	WANT(KILN_OK, kiln_kernel_build(kernel, -1, &again, &e));
 	WANT(KILN_OK, kiln_kernel_destroy(kernel, &e));
 	WANT(KILN_CLOSED, kiln_kernel_destroy(kernel, &e));
 	WANT(KILN_OK, kiln_close(runtime, -1, &e));
