@@ -106,7 +106,7 @@ typedef struct kiln_error {
 	kiln_status status;
 	char reason[28]; /* why a blob was refused, such as "outdated" or "checksum"; else empty */
 	char field[64];  /* what the reason concerns, such as "driver"; else empty */
-	char text[4000]; /* what went wrong, for people */
+	char text[4000]; /* what went wrong, for people; of a panic its stack, too */
 } kiln_error;
 
 /* A name with a value: a macro, or the text of an included file. */
@@ -136,8 +136,9 @@ typedef struct kiln_source {
 /* One parameter of a kernel. */
 typedef struct kiln_param {
 	int32_t kind;  /* one of KILN_PARAM_ */
-	int32_t align; /* of a buffer's start, in bytes; 0 = the device's */
-	int64_t bytes; /* of a buffer and of local memory: the least; of a struct: exactly */
+	int32_t align; /* of a buffer's start, in bytes, a power of two; 0 = the device's */
+	int64_t bytes; /* of a buffer and of local memory: the least, at most 2^48; of a struct:
+	                * exactly, at most 65536; of a number: 0 */
 } kiln_param;
 
 /* The kinds of parameters. STRUCT is bytes by value, LOCAL is memory that a block shares; I, U

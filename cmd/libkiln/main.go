@@ -11,7 +11,6 @@ import "C"
 
 import (
 	"math"
-	"strings"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/cmd/libkiln/internal/capi"
@@ -57,16 +56,15 @@ func answer(e *C.kiln_error, fn func() error) C.kiln_status {
 		reason, field := fault.ReasonOf(err)
 		put(e.reason[:], string(reason))
 		put(e.field[:], field)
-		put(e.text[:], err.Error())
+		put(e.text[:], capi.Text(err))
 	}
 	return status
 }
 
-// put writes a text that ends with a zero byte and is cut where it is too long; to is zeros.
+// put writes a text, cut where it is too long, with a zero byte behind it; to is zeros.
 func put(to []C.char, text string) {
-	text = strings.ToValidUTF8(text[:min(len(text), len(to)-1)], "")
-	for i := range len(text) {
-		to[i] = C.char(text[i])
+	for i, c := range []byte(capi.Cut(text, len(to)-1)) {
+		to[i] = C.char(c)
 	}
 }
 

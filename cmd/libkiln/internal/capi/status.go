@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"runtime/debug"
+	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -62,6 +63,21 @@ func Call(fn func() error) (err error) {
 		}
 	}()
 	return fn()
+}
+
+// Text is an error in words. That of a panic has its stack, which Error leaves out.
+func Text(err error) string {
+	if p, panicked := errors.AsType[*fault.PanicError](err); panicked {
+		return err.Error() + "\n" + string(p.Stack)
+	}
+	return err.Error()
+}
+
+// Cut is the beginning of a text, in at most so many bytes, as C can have it: no zero byte
+// ends it early, and no character is cut in two.
+func Cut(text string, most int) string {
+	text = strings.ToValidUTF8(text[:min(len(text), most)], "")
+	return strings.ReplaceAll(text, "\x00", " ")
 }
 
 // Fill is the second half of both calls (SPEC B4): it copies value into buffer, if there is one

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -34,6 +35,26 @@ func TestEachSentinelHasAStatus(t *testing.T) {
 func TestPanicIsAStatus(t *testing.T) {
 	if err := Call(func() error { panic("a bug") }); StatusOf(err) != 15 {
 		t.Errorf("a panic is %v", err)
+	}
+}
+
+// F3: the text of a panic has its stack, behind what went wrong.
+func TestTextOfAPanic(t *testing.T) {
+	err := fmt.Errorf("build: %w", Call(func() error { panic("a bug") }))
+	if text := Text(err); !strings.HasPrefix(text, err.Error()+"\n") || !strings.Contains(text, "status_test.go") {
+		t.Errorf("it says %q", text)
+	}
+	if plain := errors.New("plain"); Text(plain) != "plain" {
+		t.Errorf("another error says %q", Text(plain))
+	}
+}
+
+// B4: a text is cut between two characters, and a zero byte in it does not end it.
+func TestCut(t *testing.T) {
+	for text, want := range map[string]string{"": "", "abcd": "abcd", "abcde": "abcd", "abcé": "abc", "a\x00bc": "a bc", "\xffab\xff": "ab", "ééé": "éé"} {
+		if got := Cut(text, 4); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
 	}
 }
 
