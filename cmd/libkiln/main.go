@@ -6,6 +6,8 @@ package main
 /*
 #define KILN_ONLY_TYPES
 #include "kiln.h"
+
+extern const char *const kiln_names[KILN_FAILED + 1];
 */
 import "C"
 
@@ -29,19 +31,14 @@ func init() {
 	capi.Languages = map[string][]string{
 		opencl.Name: {opencl.Language}, vulkan.Name: {vulkan.GLSL, vulkan.SPIRV}, cuda.Name: {cuda.Language},
 	}
-	for i, name := range capi.Statuses {
-		names[i] = C.CString(name)
-	}
 }
-
-var names [20]*C.char // of statuses, for ever
 
 //export kiln_status_name
 func kiln_status_name(status C.kiln_status) *C.char {
-	if status < 0 || int(status) >= len(names) {
+	if status < 0 || int(status) >= len(C.kiln_names) {
 		status = C.KILN_FAILED
 	}
-	return names[status]
+	return C.kiln_names[status]
 }
 
 // answer runs one function, and fills e with what came of it.

@@ -16,11 +16,6 @@ import (
 // Status is a kiln_status of kiln.h.
 type Status int32
 
-// Statuses are the names of kiln.h, each at its number.
-var Statuses = []string{"KILN_OK", "KILN_INVALID", "KILN_CLOSED", "KILN_CYCLE", "KILN_GOEXIT", "KILN_ABANDONED", "KILN_SIZE",
-	"KILN_UNSUPPORTED", "KILN_REFUSED", "KILN_TOO_LARGE", "KILN_OVERLOADED", "KILN_DEVICE_LOST", "KILN_UNAVAILABLE", "KILN_IO",
-	"KILN_NOT_FOUND", "KILN_PANIC", "KILN_TIMEOUT", "KILN_CANCELED", "KILN_SHORT_BUFFER", "KILN_FAILED"}
-
 const failed = Status(19)
 
 // errShort is the error of a buffer that is too short.
