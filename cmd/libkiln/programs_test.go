@@ -34,3 +34,10 @@ func ran(t *testing.T, path string, args ...string) (said, logged string) {
 func TestFaultsInC(t *testing.T) {
 	says(t, program(t, library(t), "faults"), filepath.Join(t.TempDir(), "store"))
 }
+
+// B4, C1: a handle keeps its kernel, also with a capacity of 0; a blob that has grown since its size
+// was asked for is a short buffer.
+func TestBlobThatGrows(t *testing.T) {
+	t.Setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0")
+	says(t, program(t, library(t), "grows"))
+}

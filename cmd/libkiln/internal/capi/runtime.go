@@ -48,16 +48,33 @@ func (k *kernel) free() {
 	}
 }
 
-// keep keeps the first lease.
+// keep has the handle keep the first kernel that it is given.
 func (k *kernel) keep(lease *artefacts.Lease) {
+	own, _ := lease.Ref().Acquire()
 	k.mu.Lock()
 	if !k.mu.freed && k.mu.lease == nil {
-		k.mu.lease, lease = lease, nil
+		k.mu.lease, own = own, nil
 	}
 	k.mu.Unlock()
-	if lease != nil {
-		lease.End()
+	if own != nil {
+		own.End()
 	}
+}
+
+// kept is a lease of the caller's on the kernel that the handle keeps, where the cache keeps
+// none: what has a capacity of 0 finds nothing that was made (SPEC C1). Else nil.
+func (k *kernel) kept() *artefacts.Lease {
+	entries, bytes := k.on.rt.Artefacts().Capacity()
+	if entries.Allows(1) && bytes.Allows(1) {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.lease == nil {
+		return nil
+	}
+	lease, _ := k.mu.lease.Ref().Acquire()
+	return lease
 }
 
 func freeAll(values []any) {
@@ -207,22 +224,25 @@ func (k *kernel) able() error {
 	return fault.Wrap(op, k.code.Entry, k.on.exec.Info().Backend+" compiles no "+k.code.Language, fault.ErrUnsupported)
 }
 
-func (k *kernel) build(ctx context.Context) (Origin, error) {
+// ready makes the kernel ready, by get where the handle does not keep it. The lease is the
+// caller's.
+func (k *kernel) ready(get func() (*artefacts.Lease, artefacts.Outcome, error)) (*artefacts.Lease, artefacts.Event, error) {
 	if err := k.able(); err != nil {
-		return 0, err
+		return nil, "", err
 	}
-	lease, o, err := k.on.rt.Artefacts().Get(ctx, k.request())
+	if lease := k.kept(); lease != nil {
+		return lease, artefacts.Hit, nil
+	}
+	lease, o, err := get()
 	if err != nil {
-		return 0, err
+		return nil, "", err
 	}
 	k.keep(lease)
-	switch o.Event {
-	case artefacts.Hit, artefacts.NestedHit:
-		return Resident, nil
-	case artefacts.PersistentHit:
-		return Stored, nil
-	}
-	return Compiled, nil
+	return lease, o.Event, nil
+}
+
+func (k *kernel) built(ctx context.Context) (*artefacts.Lease, artefacts.Event, error) {
+	return k.ready(func() (*artefacts.Lease, artefacts.Outcome, error) { return k.on.rt.Artefacts().Get(ctx, k.request()) })
 }
 
 // Build makes a kernel ready.
@@ -233,7 +253,18 @@ func Build(handle uint64, ms int64) (Origin, error) {
 	}
 	ctx, stop := deadline(ms)
 	defer stop()
-	return k.build(ctx)
+	lease, event, err := k.built(ctx)
+	if err != nil {
+		return 0, err
+	}
+	lease.End()
+	switch event {
+	case artefacts.Hit, artefacts.NestedHit:
+		return Resident, nil
+	case artefacts.PersistentHit:
+		return Stored, nil
+	}
+	return Compiled, nil
 }
 
 // Blob makes a kernel ready and gives its blob.
@@ -244,10 +275,12 @@ func Blob(handle uint64, ms int64) ([]byte, error) {
 	}
 	ctx, stop := deadline(ms)
 	defer stop()
-	if _, err := k.build(ctx); err != nil {
+	lease, _, err := k.built(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return k.on.rt.Artefacts().Blob(ctx, k.request().Key)
+	defer lease.End()
+	return lease.Value().(*gpuexec.Kernel).Blob(ctx)
 }
 
 // FromBlob makes a kernel ready from a blob.
@@ -259,17 +292,16 @@ func FromBlob(handle uint64, blob []byte, ms int64) (Origin, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := k.able(); err != nil {
-		return 0, err
-	}
 	ctx, stop := deadline(ms)
 	defer stop()
-	lease, o, err := k.on.rt.Artefacts().FromBlob(ctx, k.request(), blob)
+	lease, event, err := k.ready(func() (*artefacts.Lease, artefacts.Outcome, error) {
+		return k.on.rt.Artefacts().FromBlob(ctx, k.request(), blob)
+	})
 	if err != nil {
 		return 0, err
 	}
-	k.keep(lease)
-	if o.Event == artefacts.Hit {
+	lease.End()
+	if event == artefacts.Hit {
 		return Resident, nil
 	}
 	return Given, nil
