@@ -181,7 +181,9 @@ enum { KILN_CPU = 0, KILN_GPU = 1 };
 const char *kiln_status_name(kiln_status status);
 
 /* Opens a runtime: caches in memory, over the store in store_dir. Null or "": the store that
- * KILN_STORE_DIR names, or none. A program may open several; two with one store share it. */
+ * KILN_STORE_DIR names, or none. A program may open several; two with one store share it. A
+ * store that cannot be used, or cannot be written any more, fails nothing: the cause goes to
+ * standard error, and the runtime goes on without it. */
 kiln_status kiln_open(const char *store_dir, kiln_runtime *runtime, kiln_error *error);
 
 /* Closes a runtime and frees all handles that came from it. It waits for what is being written
