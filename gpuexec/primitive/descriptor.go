@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
@@ -122,17 +123,7 @@ func (d *Descriptor) makeBlobID() string {
 
 // producer is the digest of what makes the artefacts of an engine.
 func producer(cfg *Config, opening uint64) [sha256.Size]byte {
-	id := &cfg.Identity
 	var buf [2048]byte // a processor has a hundred features
-	b := canon.AppendString(buf[:0], 1, cfg.Backend)
-	b = canon.AppendString(b, 2, id.Library)
-	b = canon.AppendString(b, 3, id.Build)
-	b = canon.AppendString(b, 4, id.Compiler)
-	b = canon.AppendString(b, 5, id.Driver)
-	b = canon.AppendString(b, 6, id.Device)
-	b = canon.AppendGroup(b, 7, len(id.ISA))
-	for _, feature := range id.ISA {
-		b = canon.AppendString(b, element, feature)
-	}
+	b := frame.Identity(cfg.Identity).Append(buf[:0], 1, cfg.Backend)
 	return sha256.Sum256(canon.AppendUint(b, 8, opening))
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/canon"
 )
 
 // Identity is the build that produced a blob, or that wants to load it (SPEC P3, K7).
@@ -29,6 +30,20 @@ func (id Identity) texts() (texts [len(factors)]string) {
 		texts[i] = *field
 	}
 	return texts
+}
+
+// Append appends a backend's name and the identity to the encoding of a key: seven values,
+// with tags from first on. The digests of such keys are kept.
+func (id Identity) Append(dst []byte, first canon.Tag, backend string) []byte {
+	dst = canon.AppendString(dst, first, backend)
+	for i, text := range id.texts() {
+		dst = canon.AppendString(dst, first+1+canon.Tag(i), text)
+	}
+	dst = canon.AppendGroup(dst, first+6, len(id.ISA))
+	for _, feature := range id.ISA {
+		dst = canon.AppendString(dst, 1, feature)
+	}
+	return dst
 }
 
 // Known reports whether blobs of this identity may be stored and loaded (SPEC P12).

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 const op = "kiln"
@@ -177,20 +178,16 @@ func BlobID(handle uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	backend, id := k.on.exec.Info().Backend, k.on.exec.Identity()
-	if id.Library == "" || id.Build == "" || !k.compiles() {
+	id := k.on.exec.Identity()
+	if !frame.Identity(id).Known() || !k.compiles() {
 		return "", nil
 	}
-	var b []byte
-	for i, text := range []string{k.source.Key, backend, id.Library, id.Build, id.Compiler, id.Driver, id.Device} {
-		b = canon.AppendString(b, canon.Tag(i+1), text)
-	}
-	b = canon.AppendGroup(b, 8, len(id.ISA))
-	for _, feature := range id.ISA {
-		b = canon.AppendString(b, 1, feature)
-	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]), nil
+	return blobID(k.source.Key, k.on.exec.Info().Backend, id), nil
+}
+
+func blobID(key, backend string, id gpuexec.Identity) string {
+	sum := sha256.Sum256(frame.Identity(id).Append(canon.AppendString(nil, 1, key), 2, backend))
+	return hex.EncodeToString(sum[:])
 }
 
 // Origin is a kiln_origin of kiln.h.
