@@ -165,7 +165,7 @@ enum {
 	KILN_COMPILED = 0, /* by this call, or by one that it waited for */
 	KILN_RESIDENT = 1, /* it was in memory */
 	KILN_STORED = 2,   /* from the store */
-	KILN_BLOB = 3      /* from the blob that was given */
+	KILN_BLOB = 3      /* from the blob that was given, or by a call that it waited for */
 };
 
 /* The kinds of devices that constant tensors are kept for. */

@@ -22,7 +22,7 @@ import (
 // becomes of its compile.
 func init() {
 	capi.Languages["fake"] = []string{"fake"}
-	b := &fakeBackend{Backend: new(fakedevice.Backend), gate: make(chan struct{})}
+	b := &fakeBackend{Backend: new(fakedevice.Backend), stays: make(chan struct{}), gate: make(chan struct{})}
 	b.OnCompile, b.OnBlob = b.compile, b.blob
 	gpuexec.Register(b)
 }
@@ -31,7 +31,8 @@ type fakeBackend struct {
 	*fakedevice.Backend
 	compiles atomic.Int64
 	waited   atomic.Bool   // "waits" was compiled
-	gate     chan struct{} // closed when its compile may end
+	stays    chan struct{} // closed when "stays" is being compiled
+	gate     chan struct{} // closed when its compile, and that of "stays", may end
 }
 
 func (b *fakeBackend) Open(ctx context.Context, index int) (gpuexec.Device, error) {
@@ -76,6 +77,11 @@ func (b *fakeBackend) compile(ctx context.Context, src gpuexec.Source) error {
 			return errors.New("it is compiled twice")
 		}
 		<-b.gate
+	case "stays": // also when its context ends
+		close(b.stays)
+		<-b.gate
+	case "comes_then":
+		<-b.stays
 	case "lets_it_go":
 		close(b.gate)
 	case "heeds_its_end":

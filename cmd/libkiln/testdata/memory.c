@@ -1,4 +1,4 @@
-/* Handles and errors leave nothing behind, and a call looks at no other handle.
+/* Handles, errors and threads leave nothing behind, and a call looks at no other handle.
  * usage: memory */
 #include <time.h>
 #include <unistd.h>
@@ -56,7 +56,26 @@ static void errors(int n)
 	}
 }
 
-/* flat checks that MANY calls leave less than 4 MiB behind, which is 42 bytes a call. */
+static void *one(void *none)
+{
+	kiln_error own;
+	(void)none;
+	CHECK(kiln_kernel_build(open_handles[1], -1, NULL, &own) == KILN_OK);
+	return NULL;
+}
+
+/* threads has a twentieth of n threads, with small stacks, make one call each and end. */
+static void threads(int n)
+{
+	pthread_attr_t small;
+	pthread_t thread;
+	CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 65536) == 0);
+	for (; n > 0; n -= 20)
+		CHECK(pthread_create(&thread, &small, one, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	pthread_attr_destroy(&small);
+}
+
+/* flat checks that MANY calls leave less than 4 MiB behind, 42 bytes for each. */
 static void flat(const char *what, void (*call)(int))
 {
 	long before;
@@ -101,6 +120,7 @@ int main(void)
 	WANT(KILN_OK, kiln_kernel_destroy(open_handles[0], &e));
 	flat("handles", handles);
 	flat("errors", errors);
+	flat("threads", threads);
 	few = cost();
 	for (; i < MANY; i++)
 		WANT(KILN_OK, kiln_kernel_create(device, &source, &open_handles[i], &e));
