@@ -69,7 +69,7 @@ func Open(path string) (*File, error) { return OpenAt(path, time.Now()) }
 // OpenAt is Open at another time. A file that was written just before it has no stamp:
 // it might be written once more before its file system's clock goes on.
 func OpenAt(path string, now time.Time) (*File, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, toRead, 0)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}

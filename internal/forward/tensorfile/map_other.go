@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// toRead opens a file.
+const toRead = os.O_RDONLY
+
 // content is the whole file, read.
 func content(f *os.File, size int) (bytes []byte, mapped bool, err error) {
 	bytes = make([]byte, size)

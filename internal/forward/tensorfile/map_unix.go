@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// toRead opens a file without waiting: a pipe in its place has perhaps no writer ever.
+const toRead = os.O_RDONLY | unix.O_NONBLOCK
+
 // content is the whole file, mapped; an empty one cannot be.
 func content(f *os.File, size int) (bytes []byte, mapped bool, err error) {
 	if size == 0 {

@@ -29,14 +29,19 @@ func OpenONNX(path string) (*File, error) { return OpenONNXAt(path, time.Now()) 
 
 // OpenONNXAt is OpenONNX at another time, as OpenAt.
 func OpenONNXAt(path string, now time.Time) (*File, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, toRead, 0)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
 	dir := filepath.Dir(path)
 	file, err := openOn(f, path, now, func(file *File) error {
 		return file.readONNX(func(name string) (*File, error) {
-			f, err := os.OpenInRoot(dir, name)
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				return nil, unreadable(dir, err)
+			}
+			defer root.Close()
+			f, err := root.OpenFile(name, toRead, 0)
 			if err != nil {
 				return nil, unreadable(filepath.Join(dir, name), err)
 			}
