@@ -122,8 +122,10 @@ func refusal(err error) error {
 func (e *embedding) file(ctx context.Context, name string) error {
 	input := e.stdin
 	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
+		f, err := interruptible(ctx, func() (*os.File, error) { return os.Open(name) })
+		if err != nil && ctx.Err() != nil {
+			return err
+		} else if err != nil {
 			return usageError{err}
 		}
 		defer f.Close()
@@ -221,7 +223,9 @@ func (e *embedding) embed(ctx context.Context, texts []string) error {
 		}
 		e.out = append(e.out, "]}\n"...)
 	}
-	if _, err := e.stdout.Write(e.out); err != nil {
+	// Whoever reads a pipe may have stopped reading. A write that is left alone has e.out to itself:
+	// nothing is embedded after it.
+	if _, err := interruptible(ctx, func() (int, error) { return e.stdout.Write(e.out) }); err != nil {
 		return err
 	}
 	e.texts += len(texts)

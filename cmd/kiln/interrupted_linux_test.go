@@ -94,3 +94,43 @@ func TestInterruptedRun(t *testing.T) {
 		t.Errorf("a pass that was cut off: %+v", p)
 	}
 }
+
+// An embedding that waits for a pipe to be opened ends when it is interrupted.
+func TestInterruptedEmbedOpens(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip("no pipes here:", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := (&embedding{call: &call{}}).file(ctx, pipe); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // lets its reader end
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+}
+
+// stuck is a pipe that nobody reads, until it is released. It says when it is written to.
+type stuck struct{ written, release func() }
+
+func (s stuck) Write(text []byte) (int, error) {
+	s.written()
+	s.release()
+	return len(text), nil
+}
+
+// So does one that waits for the reader of what it prints.
+func TestInterruptedEmbedPrints(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	released := make(chan struct{})
+	defer close(released)
+	var errs bytes.Buffer
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == "embed" })
+	c := newCall(commands[i], []string{"--model", tinyModel}, strings.NewReader("w7\n"), stuck{cancel, func() { <-released }}, &errs)
+	if err := embedCommand(ctx, c); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, stderr %q", err, errs.String())
+	}
+}

@@ -97,17 +97,17 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return c.finish(err)
 }
 
-// interruptible runs a read that may wait for another process for ever, such as
-// one of a pipe, and returns when the context ends. The read then goes on alone and
-// its result is dropped.
-func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
+// interruptible runs a read or a write that may wait for another process for ever, such
+// as one of a pipe, and returns when the context ends. It then goes on alone and its
+// result is dropped.
+func interruptible[T any](ctx context.Context, run func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	done := make(chan result, 1)
 	go func() {
-		value, err := read()
+		value, err := run()
 		done <- result{value, err}
 	}()
 	select {
