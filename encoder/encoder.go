@@ -179,10 +179,7 @@ func (e *Encoder) configure(c Config) error {
 // row for.
 func (e *Encoder) readTokenizer() (err error) {
 	f := e.folder
-	if e.tokens, err = wordpiece.Open(f.Tokenizer); errors.Is(err, fault.ErrNotFound) {
-		err = fmt.Errorf("%w: %w", fault.ErrInvalid, err)
-	}
-	if err != nil {
+	if e.tokens, err = wordpiece.Open(f.Tokenizer); err != nil {
 		return err
 	}
 	ids, _ := e.Tokenize("")

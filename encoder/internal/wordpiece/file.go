@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +41,7 @@ func (f *tokenizerFile) object(path string, raw json.RawMessage, known ...string
 func (f *tokenizerFile) only(path string, o fields, known ...string) error {
 	for _, k := range known {
 		if v, ok := o[k]; (!ok || string(v) == "null") && !strings.HasSuffix(k, "?") {
-			return invalid(f.name, "%s.%s is missing", path, k)
+			return invalid(f.name, path+"."+k, "is missing")
 		}
 	}
 	for k := range o {
@@ -53,7 +54,7 @@ func (f *tokenizerFile) only(path string, o fields, known ...string) error {
 
 func (f *tokenizerFile) value(path string, raw json.RawMessage, to any) error {
 	if err := json.Unmarshal(raw, to); err != nil {
-		return invalid(f.name, "%s: %v", path, err)
+		return invalid(f.name, path, "cannot be read: %v", err)
 	}
 	return nil
 }
@@ -65,7 +66,7 @@ func (f *tokenizerFile) typed(path string, raw json.RawMessage, wanted ...string
 		return "", err
 	}
 	if !slices.Contains(wanted, is.Type) {
-		return "", unsupported(f.name, path+".type", "%s; %s is", fault.Printable(is.Type), strings.Join(wanted, " or "))
+		return "", unsupported(f.name, path+".type", "is %.64q, want %q", is.Type, wanted)
 	}
 	return is.Type, nil
 }
@@ -83,7 +84,7 @@ func (c *config) parseJSON(name string, text []byte) (*settings, error) {
 		}
 	}
 	if version != "1.0" {
-		return nil, unsupported(name, "version", "%s; 1.0 is", fault.Printable(version))
+		return nil, unsupported(name, "version", "is %s, want 1.0", fault.Printable(version))
 	}
 	for _, part := range []struct {
 		name string
@@ -94,7 +95,7 @@ func (c *config) parseJSON(name string, text []byte) (*settings, error) {
 	} {
 		raw, ok := top[part.name]
 		if !ok && part.name != "added_tokens" {
-			return nil, invalid(name, "%s is missing", part.name)
+			return nil, invalid(name, part.name, "is missing")
 		}
 		if !ok {
 			continue
@@ -117,7 +118,7 @@ func (c *config) agrees(s *settings) error {
 		file   bool
 	}{"do_lower_case": {c.Lower, s.lower}, "strip_accents": {c.Strip, s.strip}, "tokenize_chinese_chars": {c.Ideographs, s.ideographs}} {
 		if says.config != nil && *says.config != says.file {
-			return unsupported(c.file, field, "%t, and %s says %t", *says.config, s.file, says.file)
+			return unsupported(c.file, field, "is %t, and %s says %t", *says.config, filepath.Base(s.file), says.file)
 		}
 	}
 	for _, token := range c.Added {
@@ -126,7 +127,7 @@ func (c *config) agrees(s *settings) error {
 			return t == token
 		}
 		if !slices.ContainsFunc(s.added, same) {
-			return unsupported(c.file, "added_tokens_decoder", "%s is not such a token in %s", fault.Printable(token.Content), s.file)
+			return unsupported(c.file, "added_tokens_decoder", "has %s, which is not such a token in %s", fault.Printable(token.Content), filepath.Base(s.file))
 		}
 	}
 	return nil
@@ -162,7 +163,7 @@ func (f *tokenizerFile) readModel(raw json.RawMessage) error {
 // because encoding/json takes most of the time of an Open for it.
 func (f *tokenizerFile) readVocab(text string) error {
 	if text[0] != '{' {
-		return invalid(f.name, "model.vocab is not an object")
+		return invalid(f.name, "model.vocab", "is not an object")
 	}
 	f.vocabulary = newDictionary(strings.Count(text, ":"))
 	for text = text[1:]; ; {
@@ -186,7 +187,7 @@ func (f *tokenizerFile) readVocab(text string) error {
 		end = strings.IndexAny(text, ",} \t\r\n")
 		id, err := strconv.ParseUint(text[:end], 10, 31)
 		if err != nil {
-			return invalid(f.name, "model.vocab: the id %s of %s is not a number from 0 to %d", fault.Printable(text[:end]), fault.Printable(token), math.MaxInt32)
+			return invalid(f.name, "model.vocab", "gives the id %s of %s, want a number from 0 to %d", fault.Printable(text[:end]), fault.Printable(token), math.MaxInt32)
 		}
 		f.vocabulary.add(token, int32(id))
 		text = text[end:]

@@ -35,8 +35,8 @@ type settings struct {
 }
 
 // Open reads the tokenizer of the model in dir: tokenizer.json, or where there is
-// none vocab.txt with tokenizer_config.json. An error is fault.ErrNotFound,
-// fault.ErrInvalid or fault.ErrUnsupported.
+// none vocab.txt with tokenizer_config.json. An error is fault.ErrInvalid or
+// fault.ErrUnsupported; its Key is the file and its Field the field, if it is about one.
 func Open(dir string) (*Tokenizer, error) {
 	config, err := readConfig(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil {
@@ -62,35 +62,44 @@ func read(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %s", fault.ErrNotFound, name)}
+		return nil, refused(fault.ErrNotFound, name, "", "is missing")
 	case err != nil:
-		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
+		return nil, invalid(name, "", "%v", err)
 	case !info.Mode().IsRegular():
-		return nil, invalid(name, "is not a regular file")
+		return nil, invalid(name, "", "is not a regular file")
 	case info.Size() > mostBytes:
-		return nil, invalid(name, "has %d bytes, more than %d", info.Size(), mostBytes)
+		return nil, invalid(name, "", "has %d bytes, more than %d", info.Size(), mostBytes)
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
+		return nil, invalid(name, "", "%v", err)
 	}
 	if bytes.HasPrefix(text, []byte("\ufeff")) {
-		return nil, invalid(name, "begins with a byte order mark; remove it")
+		return nil, invalid(name, "", "begins with a byte order mark; remove it")
 	}
 	if !utf8.Valid(text) {
-		return nil, invalid(name, "is not UTF-8")
+		return nil, invalid(name, "", "is not UTF-8")
 	}
 	return text, nil
 }
 
-func invalid(file, format string, args ...any) error {
-	return fault.Invalidf(op, "%s: %.1000s", file, fmt.Sprintf(format, args...)) // a line, whatever the file has in it
+// invalid names the field of a file that is broken; no field: it is the whole file.
+func invalid(file, field, format string, args ...any) error {
+	return refused(fault.ErrInvalid, file, field, format, args...)
 }
 
 // unsupported names the field of a file that this package does not know, or knows
 // with other values.
 func unsupported(file, field, format string, args ...any) error {
-	return &fault.Error{Op: op, Err: fmt.Errorf("%w: %s: %s: "+format, append([]any{fault.ErrUnsupported, file, field}, args...)...)}
+	return refused(fault.ErrUnsupported, file, field, format, args...)
+}
+
+func refused(sentinel error, file, field, format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	if field != "" {
+		text = field + " " + text
+	}
+	return &fault.Error{Op: op, Key: filepath.Base(file), Field: field, Err: fmt.Errorf("%w: %.1000s", sentinel, text)} // a line, whatever the file has in it
 }
 
 // build makes the tables that a call looks into.
@@ -100,11 +109,11 @@ func (s *settings) build() (*Tokenizer, error) {
 	t.raw.table, t.normal.table = t.normalizer.table, t.normalizer.table
 	unknown, ok := s.vocabulary.ids[s.unknown]
 	if !ok {
-		return nil, invalid(s.file, "unk_token %s is not in the vocabulary", fault.Printable(s.unknown))
+		return nil, invalid(s.file, "unk_token", "is %s, which is not in the vocabulary", fault.Printable(s.unknown))
 	}
 	t.unknown = unknown
 	if t.single.len() == 0 || t.pair.len() == 0 {
-		return nil, unsupported(s.file, "post_processor", "no token is set around the texts")
+		return nil, unsupported(s.file, "post_processor", "sets no token around the texts")
 	}
 	for token, id := range s.vocabulary.ids {
 		if rest, ok := strings.CutPrefix(token, s.prefix); ok {
@@ -131,7 +140,7 @@ func (s *settings) addTokens(t *Tokenizer) error {
 			}
 		}
 		if id != s.addedIDs[i] {
-			return invalid(s.file, "the added token %s has the id %d and would get %d", fault.Printable(token.Content), s.addedIDs[i], id)
+			return invalid(s.file, "added_tokens", "gives %s the id %d, want %d", fault.Printable(token.Content), s.addedIDs[i], id)
 		}
 		ids[token.Content], tokens[id] = id, token
 	}
@@ -141,10 +150,10 @@ func (s *settings) addTokens(t *Tokenizer) error {
 			to, pattern = &t.normal, string(t.normalizer.append(nil, []byte(pattern), new(marks)))
 		}
 		if pattern == "" {
-			return invalid(s.file, "nothing of the added token %s is left when it is normalized", fault.Printable(token.Content))
+			return invalid(s.file, "added_tokens", "has %s, of which nothing is left when it is normalized", fault.Printable(token.Content))
 		}
 		if _, ok := to.ids[pattern]; ok {
-			return invalid(s.file, "two added tokens are %s when they are normalized", fault.Printable(pattern))
+			return invalid(s.file, "added_tokens", "has two tokens that are %s when they are normalized", fault.Printable(pattern))
 		}
 		to.add(pattern, id, token)
 	}

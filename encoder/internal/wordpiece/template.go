@@ -82,7 +82,7 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 			case p.SpecialToken != nil:
 				special, ok := specials[p.SpecialToken.ID]
 				if !ok {
-					return invalid(f.name, "%s: special_tokens has no %s", path, fault.Printable(p.SpecialToken.ID))
+					return invalid(f.name, path, "names %s, which special_tokens has not", fault.Printable(p.SpecialToken.ID))
 				}
 				place := min(len(seen), 2)
 				if seen == order {
@@ -97,11 +97,11 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 					t.typeB = int32(p.Sequence.Type)
 				}
 			default:
-				return invalid(f.name, "%s has a piece that is neither Sequence nor SpecialToken", path)
+				return invalid(f.name, path, "has a piece that is neither Sequence nor SpecialToken")
 			}
 		}
 		if seen != order {
-			return unsupported(f.name, path, "has the texts %s; %s is", fault.Printable(seen), order)
+			return unsupported(f.name, path, "has the texts %.64q, want %q", seen, order)
 		}
 		return nil
 	}

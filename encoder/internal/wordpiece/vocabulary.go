@@ -78,10 +78,10 @@ func readConfig(name string) (*config, error) {
 		return nil, err
 	}
 	if err := json.Unmarshal(text, c); err != nil {
-		return nil, invalid(name, "%v", err)
+		return nil, invalid(name, "", "%v", err)
 	}
 	if c.Side != "" && c.Side != "right" {
-		return nil, unsupported(name, "truncation_side", "%s; only right is", fault.Printable(c.Side))
+		return nil, unsupported(name, "truncation_side", "is %s, want right", fault.Printable(c.Side))
 	}
 	return c, nil
 }
@@ -93,14 +93,14 @@ var classes = []string{"", "BertTokenizer", "DistilBertTokenizer", "ElectraToken
 func (c *config) readVocabulary(dir string) (*settings, error) {
 	name := filepath.Join(dir, "vocab.txt")
 	if !slices.Contains(classes, strings.TrimSuffix(c.Class, "Fast")) {
-		return nil, unsupported(c.file, "tokenizer_class", "%s", fault.Printable(c.Class))
+		return nil, unsupported(c.file, "tokenizer_class", "is %.64q, want %q", c.Class, classes[1:])
 	}
 	if _, err := read(filepath.Join(dir, "added_tokens.json")); !errors.Is(err, fault.ErrNotFound) {
-		return nil, unsupported(filepath.Join(dir, "added_tokens.json"), "the file", "list its tokens in added_tokens_decoder of %s", c.file)
+		return nil, unsupported("added_tokens.json", "", "is not read: list its tokens in added_tokens_decoder of %s", filepath.Base(c.file))
 	}
 	text, err := read(name)
 	if errors.Is(err, fault.ErrNotFound) {
-		return nil, &fault.Error{Op: op, Err: errors.Join(err, fault.ErrNotFound)}
+		return nil, invalid("tokenizer.json", "", "is missing, and so is vocab.txt")
 	}
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (c *config) addSpecials(s *settings) error {
 			s.added = append(s.added, addedToken{Content: name, Special: true})
 			s.addedIDs = append(s.addedIDs, id)
 		case i < 3:
-			return invalid(s.file, "%s is not in the vocabulary", fault.Printable(name))
+			return invalid(s.file, "", "has no token %s", fault.Printable(name))
 		}
 	}
 	if id, ok := s.vocabulary.ids[names[3]]; ok {
@@ -151,7 +151,7 @@ func (c *config) addDecoder(s *settings) error {
 	for key, token := range c.Added {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 {
-			return invalid(c.file, "added_tokens_decoder: %s is no id up to %d", fault.Printable(key), math.MaxInt32)
+			return invalid(c.file, "added_tokens_decoder", "has %s, want ids up to %d", fault.Printable(key), math.MaxInt32)
 		}
 		byID[int32(id)], known[token.Content] = token, true
 	}
@@ -165,7 +165,7 @@ func (c *config) addDecoder(s *settings) error {
 		case ok:
 			s.added, s.addedIDs = append(s.added, addedToken{Content: string(name), Special: true}), append(s.addedIDs, id)
 		default:
-			return invalid(c.file, "the special token %s is not in the vocabulary", fault.Printable(string(name)))
+			return invalid(c.file, "", "names the special token %s, which is not in the vocabulary", fault.Printable(string(name)))
 		}
 	}
 	return nil
