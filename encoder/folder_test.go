@@ -1,6 +1,7 @@
 package encoder_test
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"math"
@@ -159,10 +160,13 @@ func TestRefusedFolders(t *testing.T) {
 			f["model.safetensors.index.json"] = f["model.safetensors"]
 			delete(f, "model.safetensors")
 		}, fault.ErrUnsupported, []string{"model.safetensors.index.json"}},
-		"more layers":       {set(model, "num_hidden_layers", 3), fault.ErrInvalid, []string{"model.safetensors", "encoder.layer.2.output.dense.weight"}},
-		"wrong shape":       {set(model, "intermediate_size", 41), fault.ErrInvalid, []string{"encoder.layer.0.intermediate.dense.weight", "[40 24]", "[41 24]"}},
-		"wrong rows":        {set(model, "vocab_size", 61), fault.ErrInvalid, []string{"embeddings.word_embeddings.weight", "[60 24]"}},
-		"a tensor less":     {without("encoder.layer.1.output.dense.bias"), fault.ErrInvalid, []string{"encoder.layer.1.output.dense.bias", "missing"}},
+		"more layers":   {set(model, "num_hidden_layers", 3), fault.ErrInvalid, []string{"model.safetensors", "encoder.layer.2.output.dense.weight"}},
+		"wrong shape":   {set(model, "intermediate_size", 41), fault.ErrInvalid, []string{"encoder.layer.0.intermediate.dense.weight", "[40 24]", "[41 24]"}},
+		"wrong rows":    {set(model, "vocab_size", 61), fault.ErrInvalid, []string{"embeddings.word_embeddings.weight", "[60 24]"}},
+		"a tensor less": {without("encoder.layer.1.output.dense.bias"), fault.ErrInvalid, []string{"encoder.layer.1.output.dense.bias", "missing"}},
+		"whole numbers": {func(f map[string][]byte) {
+			f["model.safetensors"] = bytes.ReplaceAll(f["model.safetensors"], []byte(`"F32"`), []byte(`"I32"`))
+		}, fault.ErrUnsupported, []string{"is I32, want F32"}},
 		"module":            {whole("modules.json", `[{"path":"","type":"a.Transformer"},{"path":"1_Pooling","type":"a.Pooling"},{"path":"2_Dense","type":"a.Dense"}]`), fault.ErrUnsupported, []string{"modules.json", "a.Dense"}},
 		"order of modules":  {whole("modules.json", `[{"path":"1_Pooling","type":"a.Pooling"}]`), fault.ErrUnsupported, []string{"modules.json", "Pooling"}},
 		"no pooling":        {whole("modules.json", `[{"path":"","type":"a.Transformer"}]`), fault.ErrUnsupported, []string{"modules.json"}},

@@ -227,7 +227,8 @@ func TestWrongModel(t *testing.T) {
 		"text.jsonl":     {"hello\n", []string{"text.jsonl:1"}},
 		"absent.jsonl":   {change(`"dtype"`, `"weights": "absent.safetensors", "dtype"`), []string{"absent.safetensors", "no such file"}},
 		"part.jsonl":     {change(`"dtype"`, `"weights": "part.safetensors", "dtype"`), []string{"part.safetensors", `"bert/embeddings/word_embeddings" is missing`, "37 of 39"}},
-		"shape.jsonl":    {change(`"dtype"`, `"weights": "shape.safetensors", "dtype"`), []string{"shape.safetensors", `"bert/pooler/dense/bias"`, "wants F32 [128]"}},
+		"shape.jsonl":    {change(`"dtype"`, `"weights": "shape.safetensors", "dtype"`), []string{"shape.safetensors", `"bert/pooler/dense/bias"`, "wants [128]"}},
+		"type.jsonl":     {change(`"dtype"`, `"weights": "type.safetensors", "dtype"`), []string{"type.safetensors", `"bert/pooler/dense/bias"`, "is I32, want F32"}},
 		"stump.jsonl":    {change(`"dtype"`, `"weights": "stump.safetensors", "dtype"`), []string{"stump.safetensors"}},
 	} {
 		path := file(t, name, c.text)
@@ -235,6 +236,7 @@ func TestWrongModel(t *testing.T) {
 		safetensors(t, filepath.Join(dir, "part.safetensors"), `{"bert/pooler/dense/bias":{"dtype":"F32","shape":[128],"data_offsets":[0,512]},`+
 			`"bert/embeddings/token_type_embeddings":{"dtype":"F32","shape":[2,128],"data_offsets":[512,1536]}}`, 1536)
 		safetensors(t, filepath.Join(dir, "shape.safetensors"), `{"bert/pooler/dense/bias":{"dtype":"F32","shape":[64],"data_offsets":[0,256]}}`, 256)
+		safetensors(t, filepath.Join(dir, "type.safetensors"), `{"bert/pooler/dense/bias":{"dtype":"I32","shape":[128],"data_offsets":[0,512]}}`, 512)
 		if err := os.WriteFile(filepath.Join(dir, "stump.safetensors"), []byte("\x10\x00"), 0o600); err != nil {
 			t.Fatal(err)
 		}

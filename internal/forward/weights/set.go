@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -26,8 +27,9 @@ type Set struct {
 
 // Open gives the weights of a model: from the safetensors file that its list
 // names, else from the seed. A file that lacks a weight or has one of another
-// shape or type matches fault.ErrInvalid; tensors the list does not name are
-// passed over. The caller closes the set.
+// shape matches fault.ErrInvalid, and one of a type that is not read
+// fault.ErrUnsupported; tensors the list does not name are passed over. The
+// caller closes the set.
 func Open(m *oplist.Model, seed uint64) (*Set, error) {
 	path := m.WeightsPath()
 	if path == "" {
@@ -79,8 +81,10 @@ func (s *Set) complete(file string, want []oplist.Weight) error {
 			if missing++; missing == 1 {
 				first = w.Name
 			}
-		case !slices.Contains(types, t.Type) || !slices.Equal(t.Shape, shape):
-			return fault.Invalidf("weights: open", "%s: tensor %q is %s %v, the model wants F32 %v", file, w.Name, t.Type, t.Shape, shape)
+		case !slices.Equal(t.Shape, shape):
+			return fault.Invalidf("weights: open", "%s: tensor %q is %s %v, the model wants %v", file, w.Name, t.Type, t.Shape, shape)
+		case !slices.Contains(types, t.Type):
+			return &fault.Error{Op: "weights: open", Err: fmt.Errorf("%w: %s: tensor %q is %s, want %s", fault.ErrUnsupported, file, w.Name, t.Type, strings.Join(types, ", "))}
 		}
 	}
 	if missing > 0 {
