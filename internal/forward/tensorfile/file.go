@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -112,7 +113,12 @@ func (f *File) open(from *os.File, now time.Time, parse func(*File) error) (err 
 		const coarsest = 2 * time.Second // of the clocks of file systems
 		f.mapped, f.stamp = from, stampBefore(now.Add(-coarsest), from)
 	}
-	return f.guard("", func() error { return parse(f) })
+	return f.guard("", func() error {
+		if strings.HasPrefix(string(f.bytes[:min(len(f.bytes), 32)]), "version https://git-lfs.") {
+			return &Error{File: f.name, Text: "is a pointer of Git LFS and not the file: fetch that with git lfs pull"}
+		}
+		return parse(f)
+	})
 }
 
 func unreadable(path string, err error) error {

@@ -166,6 +166,7 @@ func TestRejects(t *testing.T) {
 	}
 }
 
+// R3: what cannot be opened is wrong input, and the text says what to do.
 func TestOpenErrors(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := tensorfile.Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, fault.ErrInvalid) {
@@ -173,6 +174,16 @@ func TestOpenErrors(t *testing.T) {
 	}
 	if _, err := tensorfile.Open(dir); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a directory gives %v", err)
+	}
+	// What a clone without Git LFS has in the place of large files.
+	pointer := filepath.Join(dir, "pointer")
+	if err := os.WriteFile(pointer, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 90868376\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, open := range []func(string) (*tensorfile.File, error){tensorfile.Open, tensorfile.OpenONNX} {
+		if _, err := open(pointer); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "git lfs pull") {
+			t.Errorf("a pointer gives %v", err)
+		}
 	}
 }
 
