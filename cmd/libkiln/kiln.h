@@ -80,7 +80,7 @@ typedef uint64_t kiln_kernel;
 typedef int32_t kiln_status;
 enum {
 	KILN_OK = 0,
-	KILN_INVALID = 1,       /* an argument is wrong; nothing was changed */
+	KILN_INVALID = 1,       /* an argument is wrong, or a source does not compile: see the text */
 	KILN_CLOSED = 2,        /* the handle was freed, or its runtime closed */
 	KILN_CYCLE = 3,         /* it would wait for itself */
 	KILN_GOEXIT = 4,        /* a creator in Go ended its goroutine */
@@ -98,7 +98,7 @@ enum {
 	KILN_TIMEOUT = 16,      /* timeout_ms is over */
 	KILN_CANCELED = 17,     /* what it waited for was called off */
 	KILN_SHORT_BUFFER = 18, /* *size says what is needed */
-	KILN_FAILED = 19        /* any other error, such as one of a compiler: see the text */
+	KILN_FAILED = 19        /* any other error, such as one of a driver: see the text */
 };
 
 /* What an error is in words. Each text ends with a zero byte and is cut where it is too long. */

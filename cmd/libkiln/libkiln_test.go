@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -79,9 +80,12 @@ func needs(t *testing.T, backends ...string) {
 
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	said, err := exec.Command(name, args...).CombinedOutput()
+	cmd := exec.Command(name, args...)
+	var logged bytes.Buffer // with what a driver's compiler prints
+	cmd.Stderr = &logged
+	said, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", name, args, err, said)
+		t.Fatalf("%s %q: %v\n%s%s", name, args, err, said, logged.Bytes())
 	}
 	return string(said)
 }
@@ -100,7 +104,8 @@ func program(t *testing.T, dir, name string, more ...string) string {
 }
 
 // B1, B2, B3, B4: a program in C calls all of the real library, also with buffers of all sizes and
-// on 16 threads. A second process with its store compiles nothing and sees the same id.
+// on 16 threads. A second process with its store compiles nothing and sees the same id. P5: a folder
+// that cannot be a store is no error. R3: a source that does not compile is wrong input.
 func TestProgramInC(t *testing.T) {
 	calls := program(t, library(t), "calls")
 	run(t, "gcc", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-fsyntax-only", "kiln.h")

@@ -140,6 +140,15 @@ int main(int argc, char **argv)
 	blob[size / 2] ^= 1;
 	WANT(KILN_OK, kiln_kernel_from_blob(second, blob, size, -1, &again, &e));
 	CHECK(again == KILN_BLOB);
+	source.text = "kernel void fill(global int *out) { *out = nowhere; }";
+	source.text_size = strlen(source.text);
+	WANT(KILN_OK, kiln_kernel_create(device, &source, &second, &e));
+	WANT(KILN_INVALID, kiln_kernel_build(second, -1, NULL, &e));
+	CHECK(strstr(e.text, "nowhere") != NULL); /* as the compiler says it */
+	WANT(KILN_OK, kiln_close(runtime, -1, &e));
+
+	/* A store that cannot be is done without. */
+	WANT(KILN_OK, kiln_open("/dev/null/store", &runtime, &e));
 	WANT(KILN_OK, kiln_close(runtime, -1, &e));
 	printf("%s %.64s\n", origin == KILN_STORED ? "stored" : origin == KILN_COMPILED ? "compiled" : "?", id);
 	free(id);
