@@ -140,7 +140,8 @@ int main(int argc, char **argv)
 	blob[size / 2] ^= 1;
 	WANT(KILN_OK, kiln_kernel_from_blob(second, blob, size, -1, &again, &e));
 	CHECK(again == KILN_BLOB);
-	source.text = "kernel void fill(global int *out) { *out = nowhere; }";
+	source.text = text == glsl ? "#version 450\nvoid main() { nowhere(); }\n" :
+				     "kernel void fill(global int *out) { *out = nowhere; }";
 	source.text_size = strlen(source.text);
 	WANT(KILN_OK, kiln_kernel_create(device, &source, &second, &e));
 	WANT(KILN_INVALID, kiln_kernel_build(second, -1, NULL, &e));
