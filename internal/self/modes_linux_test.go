@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -51,6 +52,15 @@ func TestEachBuildMode(t *testing.T) {
 		if got, want := run(t, in(program)), fmt.Sprintln(library, info.Size(), nil, starts); got != want {
 			t.Errorf("%s says %swant %s", program, got, want)
 		}
+		t.Setenv("REPLACED", in(file))
+		got, want := run(t, in(program)), fmt.Sprintln(library, info.Size(), nil, starts)
+		if program == "linked" { // what is on the disk is not what runs
+			want = fmt.Sprintf("true 0 the file that Kiln's code was loaded from is gone, or was replaced: open %s (deleted): %v %s\n", in(file), syscall.ENOENT, starts)
+		}
+		if got != want {
+			t.Errorf("%s, replaced while it runs, says %swant %s", program, got, want)
+		}
+		t.Setenv("REPLACED", "")
 	}
 }
 

@@ -34,7 +34,7 @@ func at(address uint64) (mapping, error) {
 func (m mapping) open() (io.ReadCloser, error) {
 	f, err := os.OpenFile(m.path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait where there is a pipe
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the file that Kiln's code was loaded from is gone, or was replaced: %w", err)
 	}
 	again, err := syscall.Mmap(int(f.Fd()), 0, 1, syscall.PROT_READ, syscall.MAP_PRIVATE)
 	if err == nil {

@@ -4,8 +4,10 @@ package main
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/kiln-cache/kiln/internal/self"
 )
@@ -16,6 +18,11 @@ func main() { Where() }
 //
 //export Where
 func Where() {
+	if name := os.Getenv("REPLACED"); name != "" { // by another file, as an upgrade does it
+		if err := errors.Join(os.WriteFile(name+".new", nil, 0o700), os.Rename(name+".new", name)); err != nil {
+			fmt.Println(err)
+		}
+	}
 	program, err := self.Start()
 	if err != nil {
 		program = err.Error()
