@@ -124,9 +124,11 @@ func OpenDevice(runtime uint64, backend string, index int, ms int64) (uint64, er
 	if err != nil {
 		return 0, err
 	}
-	b, err := forward.Library(backend, index, rt.Settings()) // heeds the settings of backends
-	if err != nil {
+	b := gpuexec.Find(backend)
+	if lib, err := forward.Library(backend, index, rt.Settings()); err != nil {
 		return 0, err
+	} else if lib != nil {
+		b = lib // as the settings choose it
 	}
 	if b == nil {
 		return 0, fault.Wrap(op, backend, "no backend has this name", fault.ErrNotFound)
