@@ -274,6 +274,11 @@ func TestSizesAndValues(t *testing.T) {
 	if e.Stats().Launches != before {
 		t.Error("a wrong launch reached the driver")
 	}
+	before = e.Stats().Compiles
+	half := gpuexec.Param{Kind: gpuexec.ParamLocal, Bytes: 513} // of the local memory, and a byte
+	if _, err := e.Compile(bg, source("much", half, half)); !errors.Is(err, fault.ErrInvalid) || e.Stats().Compiles != before {
+		t.Errorf("a kernel whose every launch wants too much local memory: %v", err)
+	}
 	if err := launch(one, one, three, local, gpuexec.ValueArg(uint16(1))); err == nil || !strings.Contains(err.Error(), "u16, want a i16") {
 		t.Errorf("%v, want both kinds named", err)
 	}

@@ -2,6 +2,7 @@ package gpuexec
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -47,6 +48,15 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 		if err := e.checkBlock("executor: compile", &src, whole(code.Block)); err != nil {
 			return nil, err
 		}
+	}
+	local := int64(0) // of any launch, the one that a driver makes to be ready, too
+	for _, p := range src.Params {
+		if p.Kind == ParamLocal {
+			local += min(p.Bytes, math.MaxInt64-local)
+		}
+	}
+	if err := e.checkLocal("executor: compile", &src, local); err != nil {
+		return nil, err
 	}
 	c := &call{exec: e, source: src, blob: blob}
 	_, err := flight.Ride[*Kernel](ctx, c)

@@ -329,8 +329,13 @@ func (e *Executor) check(l *Launch) error {
 			local += min(a.bytes, math.MaxInt64-local)
 		}
 	}
+	return e.checkLocal("executor: launch", &k.source, local)
+}
+
+// checkLocal refuses more local memory than the device has.
+func (e *Executor) checkLocal(op string, src *Source, local int64) error {
 	if most := e.limits.MaxLocal; most > 0 && local > most {
-		return fault.Invalidf("executor: launch", "kernel %s: %d bytes of local memory, the device has %d", k.name(), local, most)
+		return fault.Invalidf(op, "kernel %s: %d bytes of local memory, the device has %d", src.name(), local, most)
 	}
 	return nil
 }

@@ -185,6 +185,14 @@ int main(int argc, char **argv)
 		params[1].bytes = 65536;
 		WANT(KILN_OK, kiln_kernel_create(device, &source, &second, &e));
 		WANT(KILN_OK, kiln_kernel_blob(second, -1, &size, NULL, &e));
+
+		/* More local memory than the device has: a driver would end the program. */
+		source.text = "kernel void fill(global int *out, local int *all) { all[0] = 7; out[0] = all[0]; }";
+		source.text_size = strlen(source.text);
+		params[1].kind = KILN_PARAM_LOCAL;
+		params[1].bytes = (int64_t)1 << 40;
+		WANT(KILN_OK, kiln_kernel_create(device, &source, &second, &e));
+		WANT(KILN_INVALID, kiln_kernel_blob(second, -1, &size, NULL, &e));
 	}
 	WANT(KILN_OK, kiln_close(runtime, INT64_MIN, &e));
 	WANT(KILN_CLOSED, kiln_close(runtime, INT64_MAX, &e));
