@@ -71,6 +71,9 @@ int main(int argc, char **argv)
 	WANT(KILN_NOT_FOUND, kiln_device_open(runtime, "", 0, -1, &again, &e));
 	CHECK(kiln_device_open(runtime, argv[1], -1, -1, &again, &e) != KILN_OK && e.text[0] != 0);
 	CHECK(kiln_device_open(runtime, argv[1], INT32_MAX, -1, &again, &e) != KILN_OK && e.text[0] != 0);
+	if (kiln_device_open(runtime, "cuda", 0, -1, &again, &e) != KILN_OK)
+		CHECK(e.status == KILN_UNAVAILABLE && strstr(e.text, "install") != NULL);
+	WANT(KILN_OK, kiln_settle(runtime, INT64_MAX, &e));
 	WANT(KILN_INVALID, kiln_kernel_create(device, NULL, &kernel, &e));
 	source = plain();
 	WANT(KILN_INVALID, kiln_kernel_create(device, &source, NULL, &e));

@@ -1,7 +1,9 @@
 package capi
 
 import (
+	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -77,5 +79,23 @@ func TestFreeingLooksAtNoOtherHandle(t *testing.T) {
 	}
 	if err := CloseDevice(h); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// F4: a timeout that is negative never ends, one of 0 has ended, and the longest is centuries away.
+func TestDeadline(t *testing.T) {
+	for _, ms := range []int64{-1, math.MinInt64} {
+		ctx, stop := deadline(ms)
+		if _, ends := ctx.Deadline(); ends {
+			t.Errorf("%d ms end", ms)
+		}
+		stop()
+	}
+	for ms, want := range map[int64]error{0: context.DeadlineExceeded, math.MaxInt64: nil, math.MaxInt64 / 1000: nil} {
+		ctx, stop := deadline(ms)
+		if end, _ := ctx.Deadline(); ctx.Err() != want || want == nil && time.Until(end) < 100*365*24*time.Hour {
+			t.Errorf("%d ms: %v, it ends at %v", ms, ctx.Err(), end)
+		}
+		stop()
 	}
 }
