@@ -169,7 +169,7 @@ func (e *Encoder) configure(c Config) error {
 	if name := cmp.Or(c.Prompt, f.DefaultPrompt); name != "" {
 		var ok bool
 		if e.prompt, ok = f.Prompts[name]; !ok {
-			return wrong("Prompt", "%.40q, want one of %q", name, slices.Sorted(maps.Keys(f.Prompts)))
+			return wrong("Prompt", "%.40q, want one of the folder's: %q", name, slices.Sorted(maps.Keys(f.Prompts)))
 		}
 	}
 	return nil
