@@ -17,9 +17,9 @@ help: ## list these targets
 build: bin/kiln ## bin/kiln, with the commit that it was built from
 
 libkiln: FORCE ## libkiln.so, kiln.h and kiln-child, for programs in C, into BIN (bin); Linux, needs a C compiler
-	@CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -ldflags='-extldflags=-Wl,-soname,libkiln.so' -o $(BIN)/libkiln.so ./cmd/libkiln
-	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/kiln-child ./cmd/libkiln/child
-	@rm -f $(BIN)/libkiln.h && cp cmd/libkiln/kiln.h $(BIN)/
+	@CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -ldflags='-extldflags=-Wl,-soname,libkiln.so' -o "$(BIN)/libkiln.so" ./cmd/libkiln
+	@CGO_ENABLED=0 $(GO) build -trimpath -o "$(BIN)/kiln-child" ./cmd/libkiln/child
+	@rm -f "$(BIN)/libkiln.h" && cp cmd/libkiln/kiln.h "$(BIN)/"
 
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png

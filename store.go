@@ -3,6 +3,7 @@ package kiln
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/drivercache"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/self"
 	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -52,7 +54,10 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, zone *zone.Zo
 	if c.Aborts == nil {
 		c.Aborts = aborts
 	}
-	store, err := blobstore.Open(ctx, hidden.With(c, zone))
+	store, err := (*blobstore.Store)(nil), ours(cfg, s)
+	if err == nil {
+		store, err = blobstore.Open(ctx, hidden.With(c, zone))
+	}
 	if err == nil {
 		p, err = over(store, func() (*tiers.Tiers, error) { return tiers.Open(store, hidden.With(tiers.Config{}, memory)) })
 	}
@@ -64,6 +69,19 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, zone *zone.Zo
 	}
 	logger.Error("kiln: going on without a store", "dir", c.Dir, "error", err)
 	return persistence{}, nil
+}
+
+var raised = self.Raised // tests have others
+
+// ours refuses, in a program that has more rights than its user, folders that the environment
+// names: the user writes it, and a stored kernel is code (SPEC P13).
+func ours(cfg Config, s env.Settings) error {
+	theirs := s.StoreDir.Source == env.Environment || cfg.Store.Bases == nil && s.StoreBases.Value != ""
+	if !theirs || !raised() {
+		return nil
+	}
+	return &fault.Error{Op: "kiln: open", Key: s.StoreDir.Value, Err: fmt.Errorf("%w: a program with more rights than its user has no store that the environment names: a stored kernel is code; "+
+		"set Config.StoreDir, and unset KILN_STORE_BASES", fault.ErrRefused)}
 }
 
 // keepDriverCaches has drivers keep their own caches in the store's directory, if that

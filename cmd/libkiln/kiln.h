@@ -34,7 +34,8 @@
  * ENVIRONMENT. Kiln's settings (docs/settings.md) are read as they were when the library was
  * loaded: a setenv of the program comes too late. All of them are heeded, those too that name
  * a library, a device or an instruction set; but a program with more rights than its user, such as
- * one with the setuid bit, loads no library of its environment's. It starts no kiln-child either.
+ * one with the setuid bit, loads no library and opens no store that its environment names. It
+ * starts no kiln-child either.
  * Warnings go to standard error.
  *
  * SIGNALS. The library has Go's runtime in it. It installs handlers when it is loaded; faults

@@ -524,18 +524,3 @@ func TestWrittenWhenItIsClosed(t *testing.T) {
 		}
 	}
 }
-
-// P13: beside its own files and root's a process believes those of the user who called it by sudo,
-// if it is root.
-func TestBelieves(t *testing.T) {
-	user := os.Geteuid()
-	for _, c := range []struct {
-		owner uint32
-		sudo  string
-		want  bool
-	}{{0, "", true}, {uint32(user), "", true}, {65533, "", false}, {65533, "65534", false}, {65533, "65533", user == 0}} {
-		if got := vfs.Believes(func(string) (string, bool) { return c.sudo, c.sudo != "" }, c.owner); got != c.want {
-			t.Errorf("user %d, called by %q: files of user %d: %t", user, c.sudo, c.owner, got)
-		}
-	}
-}
