@@ -135,6 +135,9 @@ func (d *device) ask(ctx context.Context, t trial, p *child.Process) error {
 	defer late.Stop()
 	var first, last verdict
 	err := p.Requests.Encode(t)
+	if met := p.Met(); met != nil {
+		err = met
+	}
 	if err == nil {
 		err = p.Replies.Decode(&first)
 	}
@@ -158,6 +161,8 @@ func (d *device) ask(ctx context.Context, t trial, p *child.Process) error {
 		return refused("the driver ended the child process that loaded it first: %v", ended)
 	case last.Refused:
 		return refused("in a child process: %s", last.Error)
+	case errors.Is(err, child.ErrAnother):
+		return failure("load", fault.ErrUnavailable, "no child process: %w", err)
 	case err != nil:
 		return failure("load", fault.ErrUnavailable, "the child process that was to load it first does not answer: %v: "+
 			"a program that ends, or waits, while its packages are initialised cannot be started for it", ended)

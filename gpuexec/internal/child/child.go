@@ -39,17 +39,15 @@ func Serves(name string) (argument string, serves bool) {
 func Pipes(build string) (requests *gob.Decoder, replies *gob.Encoder) {
 	closeInherited()
 	requests, replies = gob.NewDecoder(os.NewFile(3, "requests")), gob.NewEncoder(os.NewFile(lastPipe, "replies"))
+	_ = replies.Encode(build) // fails where nobody listens any more, who sends nothing either
 	var theirs string
 	if err := requests.Decode(&theirs); err == nil && theirs != build {
-		os.Exit(another)
+		os.Exit(0)
 	}
 	return requests, replies
 }
 
 const lastPipe = 4
-
-// another is the code that a child of another build ends with.
-const another = 65
 
 // Build names the sources of a package that serves as a child: a library, and the program
 // beside it, may be of two builds.
@@ -63,7 +61,7 @@ func Build(source embed.FS) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Errors of End.
+// Errors of Met and of End.
 var (
 	ErrAnother = errors.New(self.Child + " is of another build than the library that starts it: install the two of one build, and start the program anew")
 	ErrUntold  = errors.New("how it ended is not known: this program ignores SIGCHLD, or waits for children that it has not started")
@@ -75,6 +73,7 @@ type Process struct {
 	Requests *gob.Encoder
 	Replies  *gob.Decoder
 	Ended    <-chan struct{} // closed once the child has ended and is no zombie, by itself too
+	build    string          // of both; empty once the child has said so
 	how      error           // it ended; for whoever has seen Ended closed
 	ends     [2]*os.File
 }
@@ -107,14 +106,12 @@ func Start(name, build, argument string, env func([]string) []string) (_ *Proces
 		return nil, err
 	}
 	ended := make(chan struct{})
-	p := &Process{Cmd: cmd, Requests: gob.NewEncoder(to), Replies: gob.NewDecoder(from), Ended: ended, ends: [2]*os.File{to, from}}
+	p := &Process{Cmd: cmd, Requests: gob.NewEncoder(to), Replies: gob.NewDecoder(from), Ended: ended, build: build, ends: [2]*os.File{to, from}}
 	go func() { // ends with the child, which End waits for
 		p.how = cmd.Wait()
 		switch {
 		case errors.Is(p.how, syscall.ECHILD): // somebody else was told
 			p.how = ErrUntold
-		case cmd.ProcessState.ExitCode() == another:
-			p.how = ErrAnother
 		case p.how != nil:
 			p.how = fmt.Errorf("it ended with %w", p.how)
 		}
@@ -122,6 +119,24 @@ func Start(name, build, argument string, env func([]string) []string) (_ *Proces
 	}()
 	_ = p.Requests.Encode(build) // fails where the child has ended: so will the first request
 	return p, nil
+}
+
+// Met waits until the child has said which build it is of, and must be called before a reply is
+// taken, also where the request could not be sent: a child of another build may have ended by
+// then. ErrAnother if it is one. How it ended does not tell: it may be known to nobody, and a
+// program may end with any code.
+func (p *Process) Met() error {
+	var theirs string
+	switch {
+	case p.build == "":
+		return nil
+	case p.Replies.Decode(&theirs) != nil:
+		return errors.New("it has not begun")
+	case theirs != p.build:
+		return ErrAnother
+	}
+	p.build = ""
+	return nil
 }
 
 // Kill ends the child, whatever it does. Once it has ended its number may be a stranger's,
@@ -135,7 +150,7 @@ func (p *Process) Kill() {
 }
 
 // End is Kill, waits for the end, and says how the child ended, if not without an error:
-// ErrAnother and ErrUntold, or what os/exec says.
+// ErrUntold, or what os/exec says.
 func (p *Process) End() error {
 	p.Kill()
 	for _, f := range p.ends {

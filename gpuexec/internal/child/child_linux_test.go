@@ -61,7 +61,7 @@ func start(t *testing.T, build string) *Process {
 // files are those that a child has open.
 func files(t *testing.T, p *Process) (all map[string]string) {
 	t.Helper()
-	if err := errors.Join(p.Requests.Encode(""), p.Replies.Decode(&all)); err != nil {
+	if err := errors.Join(p.Requests.Encode(""), p.Met(), p.Replies.Decode(&all)); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -101,12 +101,16 @@ func TestChildHasItsPipesOnly(t *testing.T) {
 func TestChildOfAnotherBuild(t *testing.T) {
 	p := start(t, "another build")
 	_ = p.Requests.Encode("") // fails where the child has ended by now
+	if err := p.Met(); !errors.Is(err, ErrAnother) {
+		t.Errorf("%v, want ErrAnother", err)
+	}
 	var reply map[string]string
 	if err := p.Replies.Decode(&reply); err == nil {
 		t.Fatal("it has answered")
 	}
-	if err := p.End(); !errors.Is(err, ErrAnother) {
-		t.Errorf("it ended with %v, want ErrAnother", err)
+	<-p.Ended // by itself
+	if err := p.End(); err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 	if files(t, start(t, build)); Build(one) == Build(embed.FS{}) {
 		t.Error("sources have no names of their own")
@@ -116,7 +120,7 @@ func TestChildOfAnotherBuild(t *testing.T) {
 // R3: how a child ended is told, or that nobody knows it: a host in C may ignore the ends of
 // its children, or wait for all of them. No wait hangs.
 func TestEndIsTold(t *testing.T) {
-	for how, want := range map[string]string{"exit 3": "exit status 3", "killed": "signal: killed"} {
+	for how, want := range map[string]string{"exit 3": "exit status 3", "exit 65": "exit status 65", "killed": "signal: killed"} {
 		if err := ended(t, start(t, build), how); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", how, err, want)
 		}

@@ -148,7 +148,7 @@ func TestLeftWhileTheAnswerComes(t *testing.T) {
 		}
 		ctx, leave := context.WithCancel(bg)
 		var answers bytes.Buffer
-		if e := gob.NewEncoder(&answers); errors.Join(e.Encode(reply{}), e.Encode(reply{Output: Output{Log: "done"}})) != nil {
+		if e := gob.NewEncoder(&answers); errors.Join(e.Encode(build()), e.Encode(reply{}), e.Encode(reply{Output: Output{Log: "done"}})) != nil {
 			t.Fatal("no answers")
 		}
 		p.Requests = gob.NewEncoder(io.Discard)

@@ -143,7 +143,7 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 			return Output{}, ctx.Err()
 		case within.Err() != nil:
 			return Output{}, failure(fault.ErrInvalid, "the compiler has not come to an end within %v", mostCompile)
-		case errors.Is(ended, child.ErrAnother):
+		case errors.Is(err, child.ErrAnother):
 			return Output{}, failure(fault.ErrUnavailable, "no process for the compiler: %w", child.ErrAnother)
 		}
 		if begun || !p.served {
@@ -294,6 +294,9 @@ func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, 
 	late := time.AfterFunc(p.patience, p.Kill)
 	defer late.Stop()
 	err = p.Requests.Encode(r)
+	if met := p.Met(); met != nil {
+		err = met
+	}
 	if err == nil {
 		err = p.Replies.Decode(&answer)
 	}

@@ -224,15 +224,20 @@ func TestKilledByOthers(t *testing.T) {
 	}
 }
 
-// R3: where nobody tells how processes end, as in a host in C that ignores SIGCHLD, a text is not
-// to blame, and nothing hangs.
-func TestEndThatNobodyTells(t *testing.T) {
+// untold has nobody tell how processes end, until what it gives is called.
+func untold() (again func()) {
 	signal.Ignore(syscall.SIGCHLD)
-	defer func() {
+	return func() {
 		handled := make(chan os.Signal, 1)
 		signal.Notify(handled, syscall.SIGCHLD) // Reset alone would leave it ignored
 		signal.Stop(handled)
-	}()
+	}
+}
+
+// R3: where nobody tells how processes end, as in a host in C that ignores SIGCHLD, a text is not
+// to blame, and nothing hangs.
+func TestEndThatNobodyTells(t *testing.T) {
+	defer untold()()
 	h := helpers(t, 1)
 	if _, err := h.Compile(bg, kernel(1)); err != nil {
 		t.Errorf("a compile while SIGCHLD is ignored: %v", err)
@@ -264,11 +269,21 @@ func TestEndThatNobodyTells(t *testing.T) {
 // R3: a library whose program is of another build, as an upgrade leaves it, says so, and what is
 // compiled is of one build.
 func TestHelperOfAnotherBuild(t *testing.T) {
-	h := helpers(t, 1)
 	defer func(own func() string) { build = own }(build)
 	build = func() string { return "another" }
-	if _, err := h.Compile(bg, kernel(1)); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "kiln-child is of another build") || h.mu.started != 1 {
-		t.Errorf("%v, and %d were started, want ErrUnavailable of one, and why", err, h.mu.started)
+	large := kernel(1)
+	large.Text += "//" + strings.Repeat("x", 1<<20) // more than a pipe takes: it cannot be sent
+	for _, told := range []bool{true, false} {
+		if !told {
+			defer untold()()
+		}
+		for _, r := range []Request{kernel(1), large} {
+			h := helpers(t, 1)
+			if _, err := h.Compile(bg, r); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "kiln-child is of another build") || h.mu.started != 1 {
+				t.Errorf("%v, and %d were started, want ErrUnavailable of one, and why", err, h.mu.started)
+			}
+			h.Close()
+		}
 	}
 }
 
@@ -349,7 +364,9 @@ func serves(t *testing.T, path string) bool {
 	enc := gob.NewEncoder(to)
 	_, _ = enc.Encode(build()), enc.Encode(kernel(1)) // fail where nobody reads
 	var r reply
-	err := gob.NewDecoder(from).Decode(&r)
+	var theirs string
+	dec := gob.NewDecoder(from)
+	err := errors.Join(dec.Decode(&theirs), dec.Decode(&r))
 	_, _ = to.Close(), from.Close()
 	_ = cmd.Wait()
 	return err == nil
