@@ -162,6 +162,7 @@ func TestCodeIsChecked(t *testing.T) {
 		"an aligned number": {Kind: gpuexec.ParamU8, Align: 4}, "a negative alignment": {Kind: gpuexec.ParamBuffer, Align: -4},
 		"an alignment of 3": {Kind: gpuexec.ParamBuffer, Align: 3}, "an alignment of 24": {Kind: gpuexec.ParamBuffer, Align: 24},
 		"more than there is": {Kind: gpuexec.ParamBuffer, Bytes: math.MaxInt64}, "a struct of 1 TiB": {Kind: gpuexec.ParamStruct, Bytes: 1 << 40},
+		"a byte more than a buffer has": {Kind: gpuexec.ParamBuffer, Bytes: 1<<48 + 1}, "a byte more than a struct has": {Kind: gpuexec.ParamStruct, Bytes: 64<<10 + 1},
 		"only read and only written": {Kind: gpuexec.ParamBuffer, ReadOnly: true, WriteOnly: true}, "a number that is only read": {Kind: gpuexec.ParamU8, ReadOnly: true},
 		"times what is not there": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{3}}, "times a place below 0": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{-1}},
 		"times itself": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{0}}, "times a float": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{1}},
@@ -175,6 +176,10 @@ func TestCodeIsChecked(t *testing.T) {
 		if _, err := e.Compile(bg, source(what, params...)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s, in a source of another kind: %v, want ErrInvalid", what, err)
 		}
+	}
+	most := []gpuexec.Param{{Kind: gpuexec.ParamBuffer, Bytes: 1 << 48, Align: 1 << 12}, {Kind: gpuexec.ParamStruct, Bytes: 64 << 10}}
+	if _, err := fullCode().Source(most...); err != nil {
+		t.Errorf("the most that there may be: %v", err)
 	}
 }
 
@@ -275,10 +280,13 @@ func TestSizesAndValues(t *testing.T) {
 		t.Error("a wrong launch reached the driver")
 	}
 	before = e.Stats().Compiles
-	half := gpuexec.Param{Kind: gpuexec.ParamLocal, Bytes: 513} // of the local memory, and a byte
-	if _, err := e.Compile(bg, source("much", half, half)); !errors.Is(err, fault.ErrInvalid) || e.Stats().Compiles != before {
-		t.Errorf("a kernel whose every launch wants too much local memory: %v", err)
+	of := func(bytes int64) gpuexec.Param { return gpuexec.Param{Kind: gpuexec.ParamLocal, Bytes: bytes} }
+	for what, params := range map[string][]gpuexec.Param{"a byte too much": {of(512), of(513)}, "a sum that overflows": slices.Repeat([]gpuexec.Param{of(1 << 48)}, 1<<16)} {
+		if _, err := e.Compile(bg, source(what, params...)); !errors.Is(err, fault.ErrInvalid) || e.Stats().Compiles != before {
+			t.Errorf("a kernel whose every launch wants too much local memory, %s: %v", what, err)
+		}
 	}
+	compile(t, e, source("all", of(512), of(512)))
 	if err := launch(one, one, three, local, gpuexec.ValueArg(uint16(1))); err == nil || !strings.Contains(err.Error(), "u16, want a i16") {
 		t.Errorf("%v, want both kinds named", err)
 	}
