@@ -64,7 +64,7 @@ func read(name string) ([]byte, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, refused(fault.ErrNotFound, name, "", "is missing")
 	case err != nil:
-		return nil, invalid(name, "", "%v", err)
+		return nil, unreadable(name, err)
 	case !info.Mode().IsRegular():
 		return nil, invalid(name, "", "is not a regular file")
 	case info.Size() > mostBytes:
@@ -72,7 +72,7 @@ func read(name string) ([]byte, error) {
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, invalid(name, "", "%v", err)
+		return nil, unreadable(name, err)
 	}
 	if bytes.HasPrefix(text, []byte("\ufeff")) {
 		return nil, invalid(name, "", "begins with a byte order mark; remove it")
@@ -81,6 +81,10 @@ func read(name string) ([]byte, error) {
 		return nil, invalid(name, "", "is not UTF-8")
 	}
 	return text, nil
+}
+
+func unreadable(file string, err error) error {
+	return &fault.Error{Op: op, Key: filepath.Base(file), Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
 }
 
 // invalid names the field of a file that is broken; no field: it is the whole file.

@@ -2,6 +2,7 @@ package wordpiece
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -118,6 +119,18 @@ func TestOpenFolderForFile(t *testing.T) {
 	}
 	if _, err := Open(dir); !errors.Is(err, fault.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// R3: what the system says of a file that cannot be read can be asked for.
+func TestOpenUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("tokenizer.json", filepath.Join(dir, "tokenizer.json")); err != nil {
+		t.Skip("no links here:", err)
+	}
+	_, err := Open(dir)
+	if at, ok := errors.AsType[*fs.PathError](err); !ok || at.Path != filepath.Join(dir, "tokenizer.json") || !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a link to itself: %v", err)
 	}
 }
 
