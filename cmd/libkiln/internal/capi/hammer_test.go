@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"sync"
@@ -86,5 +87,26 @@ func TestHammer(t *testing.T) {
 		if table.of[rt] != nil || table.of[d] != nil || table.of[k] != nil {
 			t.Error("a handle outlives its runtime")
 		}
+	}
+}
+
+// C12: a handle that is freed while its kernel is being made does not keep it: nobody would end
+// that lease.
+func TestFreedHandleKeepsNothing(t *testing.T) {
+	rt := must(Open(""))
+	defer func() { must(0, Close(rt, -1)) }()
+	handle := must(CreateKernel(must(OpenDevice(rt, "fake", 0, -1)), gpuexec.Code{Language: "fake", Text: "freed", Entry: "k"}, nil))
+	k := must(find[kernel](handle))
+	lease, _, err := k.built(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.End()
+	if k.mu.lease == nil {
+		t.Error("it keeps nothing before it is freed")
+	}
+	must(0, DestroyKernel(handle))
+	if k.keep(lease); k.mu.lease != nil {
+		t.Error("it keeps what came after it was freed")
 	}
 }
