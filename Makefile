@@ -109,7 +109,7 @@ deps-drivers:
 	@.ci/drivers
 
 bin/kiln: FORCE
-	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o $@ ./cmd/kiln
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -ldflags=-funcalign=64 -o $@ ./cmd/kiln # at a cache line: else a hit costs up to half more by where the linker puts it
 
 out:
 	@mkdir -p $@
