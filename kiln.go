@@ -188,7 +188,8 @@ const lingering = time.Minute
 
 // Executor gives the executor of a device, the same one each time; the first call
 // has it opened, for every caller that asks meanwhile, and ctx ends the waiting
-// only: one that is open is given also where ctx has ended. The runtime closes it: one that somebody else has closed stays so.
+// only: one that is open is given also where ctx has ended. The runtime closes it: one
+// that somebody else has closed stays so.
 // ErrInvalid: the backend cannot be compared, or does not equal itself, so that nobody
 // could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {

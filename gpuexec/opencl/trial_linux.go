@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -27,7 +28,7 @@ const trialName = "kiln: loads an OpenCL binary"
 //go:embed *.go
 var source embed.FS
 
-var build = func() string { return child.Build(source) } // tests have another one
+var build = sync.OnceValue(func() string { return child.Build(source) }) // tests have another one
 
 const (
 	mostStart = time.Minute // until a child has its device open

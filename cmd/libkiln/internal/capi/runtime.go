@@ -51,14 +51,10 @@ func (k *kernel) free() {
 
 // keep has the handle keep the first kernel that it is given.
 func (k *kernel) keep(lease *artefacts.Lease) {
-	own, _ := lease.Ref().Acquire()
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	if !k.mu.freed && k.mu.lease == nil {
-		k.mu.lease, own = own, nil
-	}
-	k.mu.Unlock()
-	if own != nil {
-		own.End()
+		k.mu.lease, _ = lease.Ref().Acquire()
 	}
 }
 

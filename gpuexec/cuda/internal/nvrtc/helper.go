@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/internal/child"
@@ -17,7 +18,7 @@ const helperName = "kiln: compiles CUDA C"
 //go:embed *.go
 var source embed.FS
 
-var build = func() string { return child.Build(source) } // tests have another one
+var build = sync.OnceValue(func() string { return child.Build(source) }) // tests have another one
 
 func init() {
 	if path, serves := child.Serves(helperName); serves {
