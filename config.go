@@ -77,7 +77,7 @@ type Config struct {
 	// compute time per byte go first, constants last.
 	MemoryLimit string
 
-	Workers int // run workers of each device; default KILN_WORKERS, else one a core
+	Workers int // run workers of each device, on cpu the most cores; default KILN_WORKERS, else one a core
 
 	// Linger is how long an artefact goes on being made when every caller that waited
 	// for it has left, and a constant goes on being computed when its caller's context

@@ -162,11 +162,18 @@ func BenchmarkFirstCall(b *testing.B) {
 
 // benchEncoder is MiniLM with two workers, and computes one question after another.
 func benchEncoder(b *testing.B) (each func(ids [][]int32) (took []float64)) {
+	b.Helper()
+	return benchEncoderOn(b, 0)
+}
+
+// benchEncoderOn is benchEncoder on so many of the runtime's workers; 0 = one a core.
+func benchEncoderOn(b *testing.B, cores int) (each func(ids [][]int32) (took []float64)) {
+	b.Helper()
 	dir := "../.cache/minilm"
 	if _, err := os.Stat(dir); err != nil {
 		b.Skip("the model MiniLM is not here; fetch it with: make model")
 	}
-	rt, err := kiln.Open(kiln.Config{})
+	rt, err := kiln.Open(kiln.Config{Workers: cores})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -218,6 +225,34 @@ func BenchmarkTwoWorkers(b *testing.B) {
 		ratios = append(ratios, quickest[0].Seconds()/quickest[1].Seconds())
 	}
 	b.Logf("%+v", measure.SpreadOf(ratios))
+}
+
+// BenchmarkAlone has texts computed one after another, with nobody else, by a runtime of one
+// worker and by one that has a worker a core, in turns, and reports the first's median time
+// over the second's for each length: median, least and most.
+func BenchmarkAlone(b *testing.B) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		b.Skip("there is one core")
+	}
+	one, all := benchEncoderOn(b, 1), benchEncoder(b)
+	for _, n := range []int{16, 32, 48, 64, 128, 256, 512} {
+		b.Run(fmt.Sprintf("tokens=%d", n), func(b *testing.B) {
+			ids := make([]int32, n)
+			for at := range ids {
+				ids[at] = int32(1000 + at*17)
+			}
+			var ratios []float64
+			for b.Loop() {
+				var took [2][]float64
+				for range 10 {
+					took[0] = append(took[0], one([][]int32{ids})...)
+					took[1] = append(took[1], all([][]int32{ids})...)
+				}
+				ratios = append(ratios, measure.SpreadOf(took[0]).Median/measure.SpreadOf(took[1]).Median)
+			}
+			b.Logf("%+v", measure.SpreadOf(ratios))
+		})
+	}
 }
 
 // BenchmarkBesideGC has questions computed alone and beside a goroutine that never lets the

@@ -35,7 +35,9 @@ type Config struct {
 	// imported, such as gpuexec/opencl.
 	Device string
 	// Workers is how many batches are computed side by side, at most 256; default the
-	// runtime's workers, one a core.
+	// runtime's workers, one a core. On cpu, a long text or batch has the cores of those
+	// workers of the runtime that have nothing to do as well: kiln.Config.Workers bounds
+	// the cores of all.
 	Workers int
 	// MaxTokens is how many tokens a text may have, [CLS] and [SEP] among them; a longer
 	// one is cut. The default, and the most, is the number of positions of the model.

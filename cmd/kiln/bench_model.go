@@ -158,17 +158,22 @@ func (b *modelBench) speeds(ctx context.Context) error {
 		queue = queue[:2*waiting]
 	}
 	one := func(name string, texts [][]int32) work { return work{name: name, texts: texts} }
+	long, longest := textsOf(slices.Repeat([]int{128}, 12)), textsOf(slices.Repeat([]int{512}, 4))
 	for _, threads := range []int{1, 2} {
 		if threads > runtime.NumCPU() {
 			break
 		}
-		for _, w := range []work{
+		all := []work{
 			one("100 questions, one by one", questions),
-			one("128 tokens", textsOf(slices.Repeat([]int{128}, 12))),
-			one("512 tokens", textsOf(slices.Repeat([]int{512}, 4))),
+			one("128 tokens", long),
+			one("512 tokens", longest),
 			{name: "queue of mixed lengths, against batches in its order", texts: queue, queue: inOrder},
 			{name: "the same, against batches sorted by length too", texts: queue, queue: sorted},
-		} {
+		}
+		if threads > 1 {
+			all = append(all, work{name: "128 tokens, by one caller", texts: long, alone: true}, work{name: "512 tokens, by one caller", texts: longest, alone: true})
+		}
+		for _, w := range all {
 			if err := b.compare(ctx, w, threads); err != nil {
 				return err
 			}
@@ -182,13 +187,14 @@ type work struct {
 	name  string
 	texts [][]int32
 	queue queueing
+	alone bool // one caller, whose texts may have all threads
 }
 
 // queueing is how onnxruntime may compute a queue.
 type queueing int
 
 const (
-	none    queueing = iota // a caller a thread, each with one text at a time
+	none    queueing = iota // callers with one text at a time
 	inOrder                 // batches as they come
 	sorted                  // or of what waits, sorted by length
 )
@@ -203,7 +209,11 @@ type way struct {
 // ways are all that it has.
 func (w work) ways(threads int) (all []way) {
 	add := func(name string, batches [][][]int32) {
-		all = append(all, way{name, batches, threads, 1})
+		if w.alone {
+			all = append(all, way{name + ", one thread", batches, 1, 1})
+		} else {
+			all = append(all, way{name, batches, threads, 1})
+		}
 		if threads > 1 {
 			all = append(all, way{name + ", threads within a call", batches, 1, threads})
 		}
@@ -245,8 +255,11 @@ func (b *modelBench) compare(ctx context.Context, w work, threads int) error {
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
 	callers := threads
-	if w.queue > none {
+	switch {
+	case w.queue > none:
 		callers = waiting
+	case w.alone:
+		callers = 1
 	}
 	ours := measure.Clocked(func() error { return b.each(ctx, threads, callers, w.texts) })
 	theirs := func(int) (time.Duration, error) { return b.theirs.Time(best.name, best.callers, best.threads) }

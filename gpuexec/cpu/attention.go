@@ -30,22 +30,16 @@ const (
 	scoresRows   = 14
 )
 
-// attention is a launch in hand, with memory that stays with its queue.
-type attention struct {
+// attentionBlocks are a launch of attention, one block a sequence and head.
+type attentionBlocks struct {
 	set     *gemm.Set
 	op      ops.Op
 	tensors [4][]float32 // q, k, v, out
 	starts  []int        // checked
-	keys    []float32
-	values  []float32
-	scores  []float32
-	// edge is zeros and then a panel of -Inf: the start of a row of scores, so that those
-	// behind the sequence become -Inf.
-	edge []float32
 }
 
 // bind takes a launch's arguments, which say nothing that can be trusted.
-func (a *attention) bind(set *gemm.Set, args []gpuexec.DeviceArg) error {
+func (a *attentionBlocks) bind(set *gemm.Set, args []gpuexec.DeviceArg) error {
 	dim := func(i int) int64 { return int64(uint32(args[5+i].Value)) }
 	a.set, a.op = set, ops.New(ops.Attention, dim(0), dim(1), dim(2), dim(3))
 	a.op.Scale = math.Float32frombits(uint32(args[9].Value))
@@ -78,18 +72,20 @@ func (a *attention) bind(set *gemm.Set, args []gpuexec.DeviceArg) error {
 	return nil
 }
 
-// attention runs blocks, one a sequence and head.
-func (q *queue) attention(ctx context.Context, args []gpuexec.DeviceArg, grid int) error {
-	a := &q.attending
-	if err := a.bind(q.d.backend.set, args); err != nil {
-		return err
+// flops are those of both products.
+func (a *attentionBlocks) flops() (all int64) {
+	width := a.op.Dims[1] * a.op.Dims[2]
+	for i, at := range a.starts[1:] {
+		tokens := int64(at - a.starts[i])
+		all += 4 * tokens * tokens * width
 	}
-	if most := q.d.backend.blocks(a.op); grid > most {
-		return tooManyBlocks(a.op, grid, most)
-	}
+	return all
+}
+
+func (a *attentionBlocks) run(ctx context.Context, first, end int, with *scratch) error {
 	heads := int(a.op.Dims[1])
-	for block := range grid {
-		if err := a.head(ctx, a.starts[block/heads], a.starts[block/heads+1], block%heads); err != nil {
+	for block := first; block < end; block++ {
+		if err := a.head(ctx, a.starts[block/heads], a.starts[block/heads+1], block%heads, with); err != nil {
 			return err
 		}
 	}
@@ -97,7 +93,7 @@ func (q *queue) attention(ctx context.Context, args []gpuexec.DeviceArg, grid in
 }
 
 // head computes one head of the sequence from begin to end.
-func (a *attention) head(ctx context.Context, begin, end, head int) error {
+func (a *attentionBlocks) head(ctx context.Context, begin, end, head int, with *scratch) error {
 	tokens, width := end-begin, int(a.op.Dims[2])
 	if tokens == 0 {
 		return nil
@@ -109,31 +105,31 @@ func (a *attention) head(ctx context.Context, begin, end, head int) error {
 	}
 	q, k, v, out := of[0], of[1], of[2], of[3]
 	padded := a.set.Padded(tokens)
-	a.keys = sized(a.keys, a.set.PackedLen(width, tokens))
-	a.values = sized(a.values, a.set.PackedLen(tokens, width))
-	if err := a.set.PackKeys(a.keys, k, width, tokens, all, a.op.Scale); err != nil {
+	with.keys = sized(with.keys, a.set.PackedLen(width, tokens))
+	with.values = sized(with.values, a.set.PackedLen(tokens, width))
+	if err := a.set.PackKeys(with.keys, k, width, tokens, all, a.op.Scale); err != nil {
 		return err
 	}
-	if err := a.set.PackStrided(a.values, v, tokens, width, all, 1); err != nil {
+	if err := a.set.PackStrided(with.values, v, tokens, width, all, 1); err != nil {
 		return err
 	}
 	stride := padded + 16 // rows then do not fall into the same places of the cache
 	rows := min(tokens, max(scoresFloats/stride/scoresRows, 1)*scoresRows)
-	a.scores = sized(a.scores, rows*stride)
-	start := a.start(tokens)
+	with.scores = sized(with.scores, rows*stride)
+	start := with.start(tokens, padded)
 	for at := 0; at < tokens; at += rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		rows := min(rows, tokens-at)
-		x := gemm.Args{M: rows, K: width, N: padded, A: q[all*at:], LDA: all, B: a.keys, C: a.scores, LDC: stride, Bias: start}
+		x := gemm.Args{M: rows, K: width, N: padded, A: q[all*at:], LDA: all, B: with.keys, C: with.scores, LDC: stride, Bias: start}
 		if err := a.product(&x); err != nil {
 			return err
 		}
-		if err := a.set.Softmax(a.scores, rows, stride, tokens); err != nil {
+		if err := a.set.Softmax(with.scores, rows, stride, tokens); err != nil {
 			return err
 		}
-		x = gemm.Args{M: rows, K: tokens, N: width, A: a.scores, LDA: stride, B: a.values, C: out[all*at:], LDC: all}
+		x = gemm.Args{M: rows, K: tokens, N: width, A: with.scores, LDA: stride, B: with.values, C: out[all*at:], LDC: all}
 		if err := a.product(&x); err != nil {
 			return err
 		}
@@ -141,22 +137,25 @@ func (a *attention) head(ctx context.Context, begin, end, head int) error {
 	return nil
 }
 
-func (a *attention) product(x *gemm.Args) error {
+func (a *attentionBlocks) product(x *gemm.Args) error {
 	return a.set.Run(x, 0, a.set.Blocks(x.M, x.N, x.K))
 }
 
-// start is what a row of scores starts with: zeros, and -Inf behind the tokens.
-func (a *attention) start(tokens int) []float32 {
-	panel := a.set.Padded(1)
-	zeros := len(a.edge) - panel
+// widest is as many columns as a panel of any set has at most.
+const widest = 64
+
+// start is what a row of scores starts with: zeros, and -Inf behind the tokens up to where
+// it is padded, by less than a panel.
+func (s *scratch) start(tokens, padded int) []float32 {
+	zeros := len(s.edge) - widest
 	if zeros < tokens {
 		zeros = 2 * tokens
-		a.edge = make([]float32, zeros+panel)
-		for i := range panel {
-			a.edge[zeros+i] = float32(math.Inf(-1))
+		s.edge = make([]float32, zeros+widest)
+		for i := range widest {
+			s.edge[zeros+i] = float32(math.Inf(-1))
 		}
 	}
-	return a.edge[zeros-tokens:][:a.set.Padded(tokens)]
+	return s.edge[zeros-tokens:][:padded]
 }
 
 // sized is list with n numbers, which may be any.

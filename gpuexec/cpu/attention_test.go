@@ -188,7 +188,7 @@ func newLaunchedOn(t testing.TB, b *Backend, op ops.Op) *launched {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	l := &launched{queue: &queue{d: d.(*device)}, program: &product{op: attentions, set: b.set}}
+	l := &launched{queue: newQueue(d.(*device)), program: &product{op: attentions, set: b.set}}
 	row := 4 * op.Elements()
 	for _, bytes := range []int64{row, row, row, 4 * (op.Dims[3] + 1), row + 4*128} {
 		m, err := d.Alloc(bytes)

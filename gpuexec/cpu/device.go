@@ -19,6 +19,7 @@ type device struct {
 	engine  *kernels.Engine
 	memory  []byte
 	heap    *heap.Heap
+	crew    crew
 }
 
 func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
@@ -102,7 +103,7 @@ func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 	return &memory{d, offset, bytes}, nil
 }
 
-func (d *device) OpenQueue() (gpuexec.Queue, error) { return &queue{d: d}, nil }
+func (d *device) OpenQueue() (gpuexec.Queue, error) { return newQueue(d), nil }
 
 func (d *device) Close() error { return d.engine.Close() }
 

@@ -24,6 +24,13 @@
 // Machine code cannot be stopped by the Go runtime, so a launch is cut into
 // calls of well under half a millisecond (SPEC E4).
 //
+// # Cores
+//
+// A worker computes on one core. A launch that takes a millisecond or more has helpers in
+// place of workers that have nothing to do: on an idle machine of many cores one long text
+// has them all, under load each text has one. They make room for the next run at once, within
+// half a millisecond. Config.Workers of the executor bounds workers and helpers together.
+//
 // # Concurrency
 //
 // As gpuexec's contract says: a queue belongs to one worker, the rest is safe

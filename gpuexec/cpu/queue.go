@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -11,100 +12,184 @@ import (
 	"github.com/kiln-cache/kiln/internal/gemm"
 )
 
-// queue runs launches on its worker's goroutine, at once. Owned by one goroutine.
+// queue runs launches on its worker's goroutine, at once, and on cores that are spare.
+// Owned by one goroutine.
 type queue struct {
-	d         *device
-	offsets   []uint32  // of the launch in hand
-	packed    []float32 // right-hand side of one product of a batch
-	attending attention
+	d    *device
+	team team
+
+	// The launch in hand is one of these.
+	kernel    kernelBlocks
+	matmul    matmulBlocks
+	gelu      geluBlocks
+	batch     batchBlocks
+	attention attentionBlocks
+}
+
+func newQueue(d *device) *queue {
+	q := &queue{d: d}
+	q.team.join(&d.crew)
+	return q
 }
 
 // Launch runs all blocks, in calls that each end soon, and stops between two of
 // them when ctx ends. ErrInvalid if the program has fewer.
 func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, size, _ gpuexec.Size) error {
+	q.team.begin()
 	grid := size[0] // Limits allow no more
+	all, takes, err := q.bind(p, args, grid)
+	if err != nil {
+		return err
+	}
+	return q.team.run(ctx, all, grid, takes)
+}
+
+// bind gives the blocks of a launch, and how long they take on one core, about.
+func (q *queue) bind(p gpuexec.Program, args []gpuexec.DeviceArg, grid int) (blocks, time.Duration, error) {
 	switch p := p.(type) {
 	case *program:
 		spec := p.kernel.Spec()
 		if most := int(spec.Blocks()); grid > most {
-			return tooManyBlocks(spec, grid, most)
+			return nil, 0, tooManyBlocks(spec, grid, most)
 		}
-		return q.run(ctx, p, args, uint32(grid))
+		q.kernel.bind(p, args)
+		return &q.kernel, time.Duration(grid) * spec.BlockCost(), nil
 	case *product:
-		if p.op.Kind == ops.Attention {
-			return q.attention(ctx, args, grid)
+		op := p.op
+		if op.Kind == ops.Attention {
+			if err := q.attention.bind(q.d.backend.set, args); err != nil {
+				return nil, 0, err
+			}
+			op = q.attention.op
 		}
-		if most := q.d.backend.blocks(p.op); grid > most {
-			return tooManyBlocks(p.op, grid, most)
+		if most := q.d.backend.blocks(op); grid > most {
+			return nil, 0, tooManyBlocks(op, grid, most)
 		}
-		switch p.op.Kind {
-		case ops.MatMul:
-			return q.matmul(p.op, args, grid)
-		case ops.GELU:
-			n := grid * int(p.op.Dims[1])
-			return q.d.backend.set.GELU(floats(view(args[1]))[:n], floats(view(args[0]))[:n])
-		}
-		return q.batchMatMul(ctx, p.op, args, grid)
+		all, flops := q.product(op, args)
+		return all, time.Duration(flops / flopsPerNs), nil
 	}
-	return fault.Invalidf("cpu: launch", "a program of type %T", p)
+	return nil, 0, fault.Invalidf("cpu: launch", "a program of type %T", p)
 }
+
+func (q *queue) product(op ops.Op, args []gpuexec.DeviceArg) (all blocks, flops int64) {
+	d := op.Dims
+	switch op.Kind {
+	case ops.Attention: // bound
+		return &q.attention, q.attention.flops()
+	case ops.MatMul:
+		q.matmul.bind(q.d.backend.setOf(op), op, args)
+		return &q.matmul, 2 * d[0] * d[1] * d[2]
+	case ops.GELU:
+		q.gelu.bind(q.d.backend.set, op, args)
+		return &q.gelu, 32 * op.Elements()
+	}
+	q.batch.bind(q.d.backend.set, op, args)
+	return &q.batch, 2 * d[0] * d[1] * d[2] * d[3] * d[4]
+}
+
+// flopsPerNs is what a core computes, about.
+const flopsPerNs = 60
 
 func tooManyBlocks(of fmt.Stringer, grid, most int) error {
 	return fault.Invalidf("cpu: launch", "%s: grid of %d blocks, want at most %d", of, grid, most)
-}
-
-func (q *queue) run(ctx context.Context, p *program, args []gpuexec.DeviceArg, grid uint32) error {
-	i, err := p.kernel.NewInstance() // the launch's own: an instance has one stack (SPEC E5)
-	if err != nil {
-		return err
-	}
-	defer i.Close()
-	q.offsets = q.offsets[:0]
-	for _, a := range args {
-		q.offsets = append(q.offsets, uint32(a.Memory.(*memory).offset+a.Offset))
-	}
-	for b := uint32(0); b < grid; b += p.blocks {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := i.Call(q.offsets, b, min(b+p.blocks, grid)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func view(a gpuexec.DeviceArg) []byte {
 	return a.Memory.(*memory).Mapped()[a.Offset : a.Offset+a.Bytes]
 }
 
-func (q *queue) matmul(op ops.Op, args []gpuexec.DeviceArg, grid int) error {
-	m, k, n := int(op.Dims[0]), int(op.Dims[1]), int(op.Dims[2])
-	set := q.d.backend.setOf(op)
-	x := gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
-		B: floats(view(args[1]))[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
-	if op.Bias {
-		x.Bias = floats(view(args[2]))[:n]
-	}
-	return set.Run(&x, 0, grid)
+// kernelBlocks are a launch of a WebAssembly kernel.
+type kernelBlocks struct {
+	program *program
+	offsets []uint32 // of the arguments
 }
 
-// batchMatMul computes the products of the blocks, one a batch item and head.
-// Only what is valid takes part: padding is neither read nor, where the length
-// bounds the columns, written; rows of padding are set to 0 where it bounds k.
-func (q *queue) batchMatMul(ctx context.Context, op ops.Op, args []gpuexec.DeviceArg, grid int) error {
-	heads, m, k, n := int(op.Dims[1]), int(op.Dims[2]), int(op.Dims[3]), int(op.Dims[4])
-	a, b, c, lengths := floats(view(args[0])), floats(view(args[1])), floats(view(args[3])), view(args[2])
-	for block := range grid {
+func (l *kernelBlocks) bind(p *program, args []gpuexec.DeviceArg) {
+	l.program, l.offsets = p, l.offsets[:0]
+	for _, a := range args {
+		l.offsets = append(l.offsets, uint32(a.Memory.(*memory).offset+a.Offset))
+	}
+}
+
+func (l *kernelBlocks) run(ctx context.Context, first, end int, _ *scratch) error {
+	i, err := l.program.kernel.NewInstance() // the caller's own: an instance has one stack (SPEC E5)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	last := uint32(end)
+	for b := uint32(first); b < last; b += l.program.blocks {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := i.Call(l.offsets, b, min(b+l.program.blocks, last)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// matmulBlocks are a product with a prepared weight.
+type matmulBlocks struct {
+	set  *gemm.Set
+	args gemm.Args
+}
+
+func (l *matmulBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) {
+	m, k, n := int(op.Dims[0]), int(op.Dims[1]), int(op.Dims[2])
+	l.set, l.args = set, gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
+		B: floats(view(args[1]))[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
+	if op.Bias {
+		l.args.Bias = floats(view(args[2]))[:n]
+	}
+}
+
+func (l *matmulBlocks) run(_ context.Context, first, end int, _ *scratch) error {
+	return l.set.Run(&l.args, first, end)
+}
+
+// geluBlocks are the rows of a gelu in assembly.
+type geluBlocks struct {
+	set     *gemm.Set
+	from, y []float32
+	width   int
+}
+
+func (l *geluBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) {
+	*l = geluBlocks{set, floats(view(args[0])), floats(view(args[1])), int(op.Dims[1])}
+}
+
+func (l *geluBlocks) run(_ context.Context, first, end int, _ *scratch) error {
+	return l.set.GELU(l.y[first*l.width:end*l.width], l.from[first*l.width:end*l.width])
+}
+
+// batchBlocks are products of a batch, one an item and head. Only what is valid takes part:
+// padding is neither read nor, where the length bounds the columns, written; rows of padding
+// are set to 0 where it bounds k.
+type batchBlocks struct {
+	set     *gemm.Set
+	op      ops.Op
+	a, b, c []float32
+	lengths []byte
+}
+
+func (l *batchBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) {
+	*l = batchBlocks{set, op, floats(view(args[0])), floats(view(args[1])), floats(view(args[3])), view(args[2])}
+}
+
+func (l *batchBlocks) run(ctx context.Context, first, end int, with *scratch) error {
+	d := l.op.Dims
+	heads, m, k, n := int(d[1]), int(d[2]), int(d[3]), int(d[4])
+	for block := first; block < end; block++ {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		item := block / heads
-		length := int(int32(binary.LittleEndian.Uint32(lengths[4*item:])))
-		p := matrices{m: m, k: k, n: n, rows: m, depth: k, columns: n, scale: op.Scale, transposed: op.TransposeB,
-			a: a[block*m*k : (block+1)*m*k], b: b[block*k*n : (block+1)*k*n], c: c[block*m*n : (block+1)*m*n]}
-		p.bound(op.MaskK, length)
-		if err := q.multiply(p); err != nil {
+		length := int(int32(binary.LittleEndian.Uint32(l.lengths[4*item:])))
+		p := matrices{m: m, k: k, n: n, rows: m, depth: k, columns: n, scale: l.op.Scale, transposed: l.op.TransposeB,
+			a: l.a[block*m*k : (block+1)*m*k], b: l.b[block*k*n : (block+1)*k*n], c: l.c[block*m*n : (block+1)*m*n]}
+		p.bound(l.op.MaskK, length)
+		if err := p.multiply(l.set, with); err != nil {
 			return err
 		}
 	}
@@ -137,10 +222,9 @@ func (p *matrices) bound(overK bool, length int) {
 	*stored = length
 }
 
-func (q *queue) multiply(p matrices) error {
-	set := q.d.backend.set
-	q.packed = sized(q.packed, set.PackedLen(p.depth, p.columns))
-	packed := q.packed
+func (p *matrices) multiply(set *gemm.Set, with *scratch) error {
+	with.packed = sized(with.packed, set.PackedLen(p.depth, p.columns))
+	packed := with.packed
 	if p.scale == 0 {
 		p.scale = 1
 	}
@@ -182,6 +266,12 @@ func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
 }
 
 // Finish implements gpuexec.Queue: a launch has run when it returns.
-func (q *queue) Finish(context.Context) error { return nil }
+func (q *queue) Finish(context.Context) error {
+	q.team.finish()
+	return nil
+}
 
-func (q *queue) Close() error { return nil }
+func (q *queue) Close() error {
+	q.team.close()
+	return nil
+}

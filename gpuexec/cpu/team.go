@@ -1,0 +1,203 @@
+package cpu
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+const (
+	// worthWaking is how long a launch takes on one core for which helpers are woken. That
+	// takes 0.03 to 0.1 ms each time.
+	worthWaking = time.Millisecond
+	// worthAgain is that of later launches of the same run, and of each further helper.
+	worthAgain = 200 * time.Microsecond
+	// worthSharing is that for helpers who are awake.
+	worthSharing = 20 * time.Microsecond
+	// lookout is how long a helper looks for the next launch before it ends.
+	lookout = 100 * time.Microsecond
+	// breath is how long a helper stays at most, but for what it has in hand: where no core
+	// is ever idle, Go's scheduler looks for readable sockets every 10 ms only.
+	breath = 2 * time.Millisecond
+	// turn bounds what is taken at a time. Then other goroutines may have a helper's core.
+	turn = 500 * time.Microsecond
+)
+
+// crew counts who computes on a device.
+type crew struct {
+	queues  atomic.Int32
+	busy    atomic.Int32 // queues with a run under way
+	helpers atomic.Int32
+}
+
+// crowded reports whether there are helpers in place of queues that are busy.
+func (c *crew) crowded() bool { return c.busy.Load()+c.helpers.Load() > c.queues.Load() }
+
+// spare is how many more helpers there may be.
+func (c *crew) spare() int {
+	most := min(int(c.queues.Load()), runtime.GOMAXPROCS(0))
+	return max(0, most-int(c.busy.Load()+c.helpers.Load()))
+}
+
+// team runs the launches of a queue: its worker and, in place of queues that have nothing to
+// do, helpers. Which of them runs a block changes none of its bits (SPEC E8).
+type team struct {
+	crew    *crew
+	own     scratch // the worker's
+	running bool    // from the worker's first launch to Finish
+	woken   bool    // helpers were, in this run
+	helpers atomic.Int32
+	left    atomic.Bool // there are blocks that nobody has begun: for helpers that look out
+	all     sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		launch
+		helping int       // helpers that run blocks
+		none    sync.Cond // of them do
+	}
+}
+
+// launch is one of which helpers take a part.
+type launch struct {
+	ctx     context.Context
+	blocks  blocks
+	next, n int // the first block that nobody has begun; all
+	most    int // blocks at a time
+	err     error
+}
+
+// blocks are those of a launch. They may run in any order, on any goroutine, several at once.
+type blocks interface {
+	run(ctx context.Context, first, end int, with *scratch) error
+}
+
+// join makes the team part of the crew, until close.
+func (t *team) join(c *crew) {
+	t.crew, t.mu.none.L = c, &t.mu
+	c.queues.Add(1)
+}
+
+func (t *team) close() {
+	t.finish()
+	t.crew.queues.Add(-1)
+	t.all.Wait()
+}
+
+// begin makes the queue a busy one, until finish.
+func (t *team) begin() {
+	if !t.running {
+		t.running = true
+		t.crew.busy.Add(1)
+	}
+}
+
+func (t *team) finish() {
+	if t.running {
+		t.running, t.woken = false, false
+		t.crew.busy.Add(-1)
+	}
+}
+
+// run runs n blocks, which take that long on one core. When it returns none runs any more.
+func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) error {
+	wake := t.wanted(n, takes)
+	if wake+int(t.helpers.Load()) == 0 || takes < worthSharing {
+		return b.run(ctx, 0, n, &t.own)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.launch = launch{ctx: ctx, blocks: b, n: n, most: max(1, int(time.Duration(n)*turn/takes))}
+	t.left.Store(true)
+	for range wake {
+		t.woken = true
+		t.helpers.Add(1)
+		t.crew.helpers.Add(1)
+		t.all.Go(t.help)
+	}
+	t.work(&t.own, func() bool { return true })
+	for t.mu.helping > 0 {
+		t.mu.none.Wait()
+	}
+	err := t.mu.err
+	t.mu.launch = launch{}
+	return err
+}
+
+// wanted is how many helpers to wake for a launch.
+func (t *team) wanted(n int, takes time.Duration) int {
+	if takes < worthAgain || takes < worthWaking && !t.woken {
+		return 0
+	}
+	most := min(n-1, int(takes/worthAgain)) - int(t.helpers.Load())
+	if most <= 0 {
+		return 0
+	}
+	return min(most, t.crew.spare())
+}
+
+// work runs blocks of the launch until none is left, one has failed or goOn says no. The
+// lock is held, but while they run.
+func (t *team) work(with *scratch, goOn func() bool) {
+	for l := &t.mu.launch; l.next < l.n; {
+		first := l.next
+		l.next += max(1, min((l.n-first)/2/(1+int(t.helpers.Load())), l.most))
+		end := l.next
+		t.left.Store(end < l.n)
+		t.mu.Unlock()
+		err := guard.Guarded(func() error { return l.blocks.run(l.ctx, first, end, with) })
+		more := goOn()
+		t.mu.Lock()
+		if err != nil && l.err == nil {
+			l.err, l.next = err, l.n
+			t.left.Store(false)
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// help takes part in launches while there are some.
+func (t *team) help() {
+	defer t.crew.helpers.Add(-1)
+	defer t.helpers.Add(-1)
+	with := scratches.Get().(*scratch)
+	defer scratches.Put(with)
+	goOn := func() bool {
+		runtime.Gosched()
+		return !t.crew.crowded()
+	}
+	began := time.Now()
+	for seen := began; !t.crew.crowded() && time.Since(seen) < lookout && seen.Sub(began) < breath; {
+		if !t.left.Load() {
+			continue
+		}
+		t.mu.Lock()
+		t.mu.helping++
+		t.work(with, goOn)
+		if t.mu.helping--; t.mu.helping == 0 {
+			t.mu.none.Signal()
+		}
+		t.mu.Unlock()
+		seen = time.Now()
+	}
+}
+
+// scratch is memory that whoever runs blocks keeps from one to the next.
+type scratch struct {
+	packed []float32 // right-hand side of one product of a batch
+	keys   []float32
+	values []float32
+	scores []float32
+	// edge is zeros and then -Inf: the start of a row of scores, so that those behind the
+	// sequence become -Inf.
+	edge []float32
+}
+
+// scratches are those that no helper has.
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
