@@ -72,8 +72,8 @@ func (a *attentionBlocks) bind(set *gemm.Set, args []gpuexec.DeviceArg) error {
 	return nil
 }
 
-// flops are those of both products.
-func (a *attentionBlocks) flops() (all int64) {
+// operations are those of both products.
+func (a *attentionBlocks) operations() (all int64) {
 	width := a.op.Dims[1] * a.op.Dims[2]
 	for i, at := range a.starts[1:] {
 		tokens := int64(at - a.starts[i])

@@ -65,17 +65,17 @@ func (q *queue) bind(p gpuexec.Program, args []gpuexec.DeviceArg, grid int) (blo
 		if most := q.d.backend.blocks(op); grid > most {
 			return nil, 0, tooManyBlocks(op, grid, most)
 		}
-		all, flops := q.product(op, args)
-		return all, time.Duration(flops / flopsPerNs), nil
+		all, operations := q.product(op, args)
+		return all, q.d.backend.set.Takes(operations), nil
 	}
 	return nil, 0, fault.Invalidf("cpu: launch", "a program of type %T", p)
 }
 
-func (q *queue) product(op ops.Op, args []gpuexec.DeviceArg) (all blocks, flops int64) {
+func (q *queue) product(op ops.Op, args []gpuexec.DeviceArg) (all blocks, operations int64) {
 	d := op.Dims
 	switch op.Kind {
 	case ops.Attention: // bound
-		return &q.attention, q.attention.flops()
+		return &q.attention, q.attention.operations()
 	case ops.MatMul:
 		q.matmul.bind(q.d.backend.setOf(op), op, args)
 		return &q.matmul, 2 * d[0] * d[1] * d[2]
@@ -86,9 +86,6 @@ func (q *queue) product(op ops.Op, args []gpuexec.DeviceArg) (all blocks, flops 
 	q.batch.bind(q.d.backend.set, op, args)
 	return &q.batch, 2 * d[0] * d[1] * d[2] * d[3] * d[4]
 }
-
-// flopsPerNs is what a core computes, about.
-const flopsPerNs = 60
 
 func tooManyBlocks(of fmt.Stringer, grid, most int) error {
 	return fault.Invalidf("cpu: launch", "%s: grid of %d blocks, want at most %d", of, grid, most)

@@ -3,6 +3,7 @@ package gemm
 import (
 	"slices"
 	"strconv"
+	"time"
 )
 
 // kind is a family of kernels.
@@ -68,6 +69,19 @@ func (s *Set) Requires() []string {
 		return []string{"avx2", "fma"}
 	}
 	return []string{}
+}
+
+// Takes is about how long one core takes for so many operations of a product, a
+// multiplication or an addition each, with operands in its caches.
+func (s *Set) Takes(operations int64) time.Duration {
+	perNs := int64(1) // of the portable code at least, where the processor has fused multiply-adds
+	switch s.kind {
+	case avx512:
+		perNs = 100
+	case avx2:
+		perNs = 60
+	}
+	return time.Duration(operations / perNs)
 }
 
 // panels is how many panels hold n columns.
