@@ -173,9 +173,12 @@ func (t *team) help() {
 		return !t.crew.crowded()
 	}
 	began := time.Now()
-	for seen := began; !t.crew.crowded() && time.Since(seen) < lookout && seen.Sub(began) < breath; {
+	for seen := began; !t.crew.crowded() && seen.Sub(began) < breath; {
 		if !t.left.Load() {
-			continue
+			if time.Since(seen) < lookout {
+				continue
+			}
+			return
 		}
 		t.mu.Lock()
 		t.mu.helping++

@@ -206,6 +206,7 @@ func TestFaultsOfHelpers(t *testing.T) {
 	x := all[0]
 	for _, helper := range []bool{true, false} {
 		for _, panics := range []bool{false, true} {
+			x.all.Wait() // who looks out still may be gone before the launch begins
 			x.begin()
 			m := meetingOf(3)
 			var after atomic.Int32
