@@ -37,7 +37,8 @@ func TestWrongTokens(t *testing.T) {
 }
 
 // Texts are cut at the limit, and have their prompt before them, which pooling leaves out
-// if the folder says so. Any text has an embedding: no word in it, not UTF-8, NUL, 1 MiB.
+// if the folder says so. The word none turns the folder's default off, and names a prompt
+// where the folder has one of that name. Any text has an embedding: no word in it, not UTF-8, NUL, 1 MiB.
 func TestTexts(t *testing.T) {
 	b := newBERT()
 	rt := openRuntime(t)
@@ -56,9 +57,11 @@ func TestTexts(t *testing.T) {
 		{"prompt left out", encoder.Config{Prompt: "query"}, "include_prompt", false, query, 3},
 		{"none to leave out", encoder.Config{}, "", nil, []int32{2, 8, 9, 3}, 0},
 		{"default prompt", encoder.Config{}, "default_prompt_name", "query", query, 3},
+		{"default turned off", encoder.Config{Prompt: "none"}, "", nil, []int32{2, 8, 9, 3}, 0},
 		{"prompt before [CLS] alone", encoder.Config{Pooling: "cls"}, "", nil, query, 0},
 		{"cut", encoder.Config{MaxTokens: 5}, "", nil, []int32{2, 5, 6, 8, 3}, 3},
 		{"prompt alone", encoder.Config{MaxTokens: 3}, "", nil, []int32{2, 5, 3}, 2},
+		{"prompt called none", encoder.Config{Prompt: "none"}, "prompts", map[string]string{"query": "query: ", "none": "w7 "}, []int32{2, 7, 8, 9, 3}, 2},
 	} {
 		for _, file := range []string{"1_Pooling/config.json", "config_sentence_transformers.json"} {
 			if (c.field == "include_prompt") == (file == "1_Pooling/config.json") && c.field != "" {

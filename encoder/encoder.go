@@ -51,7 +51,8 @@ type Config struct {
 	// embeddings are less exact: docs/encoder.md has figures. All else is float32.
 	Weights string
 	// Prompt names the prompt of the folder that stands before each text; default the
-	// folder's default, if it has one.
+	// folder's default, if it has one. The word none means no prompt, unless the folder
+	// has a prompt of that name.
 	Prompt string
 }
 
@@ -95,6 +96,10 @@ const (
 	float32s  = "float32"
 	bfloat16s = "bfloat16"
 )
+
+// noPrompt is the Config.Prompt that turns a folder's default off. The name of a prompt of
+// the folder comes first, so that each of its prompts can be named.
+const noPrompt = "none"
 
 // lengths is the bucketing of tokens where KILN_BUCKET says nothing: at most an eighth
 // of a text is padding, and all lengths of a model need some fifty shapes.
@@ -170,8 +175,8 @@ func (e *Encoder) configure(c Config) error {
 	}
 	if name := cmp.Or(c.Prompt, f.DefaultPrompt); name != "" {
 		var ok bool
-		if e.prompt, ok = f.Prompts[name]; !ok {
-			return wrong("Prompt", "%.40q, want one of the folder's: %q", name, slices.Sorted(maps.Keys(f.Prompts)))
+		if e.prompt, ok = f.Prompts[name]; !ok && name != noPrompt {
+			return wrong("Prompt", "%.40q, want %s or one of the folder's: %q", name, noPrompt, slices.Sorted(maps.Keys(f.Prompts)))
 		}
 	}
 	return nil

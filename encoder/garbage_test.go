@@ -122,7 +122,7 @@ func TestErrorsStayShort(t *testing.T) {
 		config  encoder.Config
 	}{
 		"prompts":        {"config_sentence_transformers.json", asJSON(map[string]any{"prompts": prompts, "default_prompt_name": "none"}), encoder.Config{}},
-		"prompt":         {"config_sentence_transformers.json", asJSON(map[string]any{"prompts": prompts}), encoder.Config{Prompt: "none"}},
+		"prompt":         {"config_sentence_transformers.json", asJSON(map[string]any{"prompts": prompts}), encoder.Config{Prompt: "nobody"}},
 		"path":           {"modules.json", []byte(`[{"type":"Transformer"},{"type":"Pooling","path":"` + strings.Repeat("x/", 1<<16) + `"}]`), encoder.Config{}},
 		"modules":        {"modules.json", []byte(`[{"type":` + long + `}]`), encoder.Config{}},
 		"tensor":         {"model.safetensors", header(`{"` + long + `":{}}`), encoder.Config{}},

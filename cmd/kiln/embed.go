@@ -50,7 +50,7 @@ func embedCommand(ctx context.Context, c *call) error {
 	c.oneOf(&e.weights, "weights TYPE", "what weights of matrix products are rounded to: bfloat16 is quicker for short texts and less exact", "float32", "bfloat16")
 	c.whole(&e.batch, "batch N", 1, mostBatch, "most texts that are computed together")
 	c.whole(&e.maxTokens, "max-tokens N", 0, math.MaxInt32, "tokens of the longest text, a longer one is cut; 0 is as many as the model takes")
-	c.text(&e.prompt, "prompt NAME", "the prompt of the folder that stands before each text (default the folder's)", "a prompt's name", nil)
+	c.text(&e.prompt, "prompt NAME", "the prompt of the folder that stands before each text, or none (default the folder's)", "a prompt's name", nil)
 	if err := c.parse(mostFiles); err != nil {
 		return err
 	}

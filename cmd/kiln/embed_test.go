@@ -85,7 +85,7 @@ func TestEmbedRefuses(t *testing.T) {
 	refused(t, []string{"embed", "--model", "none"}, "--model", "none", "no such file")
 	refused(t, []string{"embed", "--model", tinyModel, "none.txt"}, "none.txt")
 	refused(t, []string{"embed", "--model", tinyModel, "--max-tokens", "21"}, "--max-tokens", "want 2 to 20")
-	refused(t, []string{"embed", "--model", tinyModel, "--prompt", "passage"}, "--prompt", `["query"]`)
+	refused(t, []string{"embed", "--model", tinyModel, "--prompt", "passage"}, "--prompt", `none or one of the folder's: ["query"]`)
 	refused(t, []string{"embed", "--model", tinyModel, "--device", "abacus"}, "--device", "abacus")
 	refused(t, []string{"embed", "--model", tinyModel, t.TempDir()}, "line 1", "directory")
 	dir := t.TempDir()
