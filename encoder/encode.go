@@ -16,6 +16,9 @@ import (
 // embedding depend on its text alone, not on the others or on who computes beside it
 // (SPEC E8). Texts of all calls wait in one line, in which calls take turns.
 //
+// A cross-encoder (Info.Scores) was trained for Score. Its embeddings, the mean of its
+// outputs unless Config.Pooling says otherwise, say little about a text.
+//
 // ErrClosed after Close, and a context's error when ctx ends. The Key of the *fault.Error
 // is the text that failed, as texts[3]; it is ErrInvalid where the tokenizer has a token
 // that the model has no row for.

@@ -88,6 +88,9 @@ func (e *embedding) run(ctx context.Context, rt *kiln.Runtime) (err error) {
 		return refusal(err)
 	}
 	defer func() { err = errors.Join(err, e.encoder.Close(context.WithoutCancel(ctx))) }()
+	if e.encoder.Info().Scores {
+		return usagef("--model: %s is a cross-encoder, which scores pairs of texts and was trained for no embeddings: name a model of embeddings, or score pairs with Encoder.Score of package encoder", e.model)
+	}
 	e.begun = time.Now()
 	files := e.rest
 	if len(files) == 0 {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,6 +97,54 @@ func TestEmbedRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, []string{"embed", "--model", dir}, "config.json", "model_type", "t5")
+}
+
+// crossEncoder is the tiny model with a classifier of one label, all 0.
+func crossEncoder(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	weights, err := os.ReadFile(filepath.Join(tinyModel, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	length := 8 + binary.LittleEndian.Uint64(weights)
+	var header map[string]any
+	if err := json.Unmarshal(weights[8:length], &header); err != nil {
+		t.Fatal(err)
+	}
+	body := weights[length:]
+	for name, shape := range map[string][]int{"pooler.dense.weight": {24, 24}, "pooler.dense.bias": {24}, "classifier.weight": {1, 24}, "classifier.bias": {1}} {
+		bytes := 4
+		for _, d := range shape {
+			bytes *= d
+		}
+		header[name] = map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int{len(body), len(body) + bytes}}
+		body = append(body, make([]byte, bytes)...)
+	}
+	var config map[string]any
+	text, err := os.ReadFile(filepath.Join(tinyModel, "config.json"))
+	if err := errors.Join(err, json.Unmarshal(text, &config)); err != nil {
+		t.Fatal(err)
+	}
+	config["architectures"], config["id2label"] = []string{"BertForSequenceClassification"}, map[string]string{"0": "LABEL_0"}
+	vocabulary, err1 := os.ReadFile(filepath.Join(tinyModel, "vocab.txt"))
+	text, err2 := json.Marshal(config)
+	names, err3 := json.Marshal(header)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	weights = append(binary.LittleEndian.AppendUint64(nil, uint64(len(names))), append(names, body...)...)
+	for name, text := range map[string][]byte{"config.json": text, "vocab.txt": vocabulary, "model.safetensors": weights} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// A cross-encoder has no embeddings that mean anything: the command says so, before it reads a text.
+func TestEmbedRefusesACrossEncoder(t *testing.T) {
+	refused(t, []string{"embed", "--model", crossEncoder(t)}, "--model", "cross-encoder", "Encoder.Score")
 }
 
 // A line that nobody can mean to be a text is refused, and read no further.
