@@ -60,7 +60,14 @@ func TestFolders(t *testing.T) {
 	}{
 		"as written": {func(map[string][]byte) {}, encoder.Config{}, "mean", true},
 		"BF16":       {func(f map[string][]byte) { f["model.safetensors"] = b.weights("BF16", asIs) }, encoder.Config{}, "mean", true},
-		"old names":  {func(f map[string][]byte) { f["model.safetensors"] = b.weights("F32", oldNames) }, encoder.Config{}, "mean", true},
+		"more than the model": {func(f map[string][]byte) {
+			more := newBERT()
+			for _, name := range []string{"embeddings.position_ids", "pooler.dense.weight", "cls.predictions.bias", "cls.seq_relationship.weight", "classifier.weight", "encoder.layer_norm.2.weight", "encoder.layer.x.weight", "teacher.encoder.layer.2.output.dense.weight"} {
+				more.tensors[name] = tensor{[]int{1}, []float32{1}}
+			}
+			f["model.safetensors"] = more.weights("F32", asIs)
+		}, encoder.Config{}, "mean", true},
+		"old names": {func(f map[string][]byte) { f["model.safetensors"] = b.weights("F32", oldNames) }, encoder.Config{}, "mean", true},
 		"cls": {func(f map[string][]byte) {
 			f["1_Pooling/config.json"] = poolingConfig(map[string]any{"word_embedding_dimension": b.width, "pooling_mode_cls_token": true})
 		}, encoder.Config{}, "cls", true},
@@ -161,6 +168,7 @@ func TestRefusedFolders(t *testing.T) {
 			delete(f, "model.safetensors")
 		}, fault.ErrUnsupported, []string{"model.safetensors.index.json"}},
 		"more layers":   {set(model, "num_hidden_layers", 3), fault.ErrInvalid, []string{"model.safetensors", "encoder.layer.2.output.dense.weight"}},
+		"fewer layers":  {set(model, "num_hidden_layers", 1), fault.ErrInvalid, []string{"model.safetensors", "encoder.layer.1.", "config.json says 1 layers"}},
 		"wrong shape":   {set(model, "intermediate_size", 41), fault.ErrInvalid, []string{"encoder.layer.0.intermediate.dense.weight", "[40 24]", "[41 24]"}},
 		"wrong rows":    {set(model, "vocab_size", 61), fault.ErrInvalid, []string{"embeddings.word_embeddings.weight", "[60 24]"}},
 		"a tensor less": {without("encoder.layer.1.output.dense.bias"), fault.ErrInvalid, []string{"encoder.layer.1.output.dense.bias", "missing"}},

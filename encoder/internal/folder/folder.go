@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -89,6 +90,8 @@ func (f *Folder) load(c config) error {
 	if last := fmt.Sprintf("%sencoder.layer.%d.output.dense.weight", n.prefix, c.layers-1); !has(file, last) {
 		err = refuse(fault.ErrInvalid, name, "", "has no tensor %q, though %s says %d layers", last, c.file, c.layers)
 	} else if err = c.agrees(name, file.Nodes()); err != nil {
+	} else if more := n.above(c.layers, file); more != "" {
+		err = refuse(fault.ErrInvalid, name, "", "has the tensor %.200q, though %s says %d layers", more, c.file, c.layers)
 	} else if err = f.head(c, n, name, file); err != nil {
 	} else if f.List, err = c.list(filepath.Base(f.Tokenizer), n); err == nil {
 		f.Weights, err = forward.WeightsOf(f.List, filepath.Join(f.Tokenizer, filepath.FromSlash(name)), file)
@@ -102,6 +105,19 @@ func (f *Folder) load(c config) error {
 func has(file *tensorfile.File, name string) bool {
 	_, ok := file.Tensor(name)
 	return ok
+}
+
+// above gives the name of a tensor of a layer that a model of so many layers does not have; empty = none.
+func (n naming) above(layers int, file *tensorfile.File) string {
+	for _, name := range file.Names() {
+		if in, ok := strings.CutPrefix(name, n.prefix+"encoder.layer."); ok {
+			number, _, _ := strings.Cut(in, ".")
+			if layer, err := strconv.Atoi(number); err == nil && layer >= layers {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // names looks how a file calls its tensors.
