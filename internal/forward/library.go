@@ -37,8 +37,12 @@ var raised = self.Raised // tests have others
 
 var chosen sync.Map // ops.Library by choice: runtimes share executors of equal ones, and so weights
 
+// mostDevices is how many devices of a backend have forms that are kept. A program may ask
+// for any number, and be told by whoever opens it that no device has it: those are not kept.
+const mostDevices = 256
+
 // Library gives the backend of that name for a device of it, as the settings choose it, and
-// equal ones for equal choices; nil where no such backend is registered. Safe for
+// equal ones for equal choices of a device that may be there; nil where no such backend is registered. Safe for
 // concurrent use.
 func Library(backend string, device int, settings []env.Row) (ops.Library, error) {
 	lib := ops.Find(backend)
@@ -68,6 +72,9 @@ func Library(backend string, device int, settings []env.Row) (ops.Library, error
 			lib = lib.(multiplying).With(c.cublas)
 		}
 	default:
+		return lib, nil
+	}
+	if device >= mostDevices {
 		return lib, nil
 	}
 	first, _ := chosen.LoadOrStore(c, lib)

@@ -2,17 +2,32 @@ package forward_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
+	"weak"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	_ "github.com/kiln-cache/kiln/gpuexec/cuda"
 	_ "github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	_ "github.com/kiln-cache/kiln/gpuexec/vulkan"
+	"github.com/kiln-cache/kiln/gpuexec/vulkan"
 	"github.com/kiln-cache/kiln/internal/forward"
 )
+
+// What was asked for in vain is not kept: a program may have device numbers from its users.
+func TestLibraryOfNoDevice(t *testing.T) {
+	lib, err := forward.Library("vulkan", 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := weak.Make(lib.(*vulkan.Backend))
+	lib = nil
+	if runtime.GC(); made.Value() != nil {
+		t.Error("the library for a device that no machine has is kept")
+	}
+}
 
 // The encoder and the command have the backends that the settings choose, and equal ones
 // for equal choices, so that weights are prepared once.
