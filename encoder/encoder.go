@@ -106,7 +106,8 @@ const noPrompt = "none"
 const lengths = "geometric:8"
 
 // Open reads the folder of a model and prepares its weights on a device of the runtime.
-// The caller closes the Encoder, and after it the runtime.
+// The caller closes the Encoder, and after it the runtime. The end of ctx ends the opening;
+// the weights that were prepared until then are kept for the next one.
 //
 // A folder that is broken or incomplete, and a Config that is wrong, match ErrInvalid. A
 // model that Kiln cannot compute matches ErrUnsupported. A device that is not on this

@@ -203,7 +203,8 @@ func (m *Model) Prepare(ctx context.Context) error {
 }
 
 // PrepareBeside is Prepare for models of the same weights that are prepared at once and
-// share the counter: each weight is prepared by the next of them that has time.
+// share the counter: each weight is prepared by the next of them that has time. The end of
+// ctx ends the weight in hand, too; those before it are kept, as far as others get (SPEC F4).
 func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	if err := m.renew(ctx); err != nil {
 		return err
@@ -214,7 +215,7 @@ func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	}
 	get := func(s step) (err error) {
 		for _, w := range s.bound.Weights {
-			if _, err = m.tensors.get(ctx, s.op, w); err != nil {
+			if _, err = m.tensors.get(ctx, s.op, w, constants.Options{Linger: -1}); err != nil {
 				break
 			}
 		}
@@ -296,7 +297,7 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 		data(p.operand(in))
 	}
 	for _, w := range s.bound.Weights {
-		b, err := m.tensors.get(ctx, s.op, w)
+		b, err := m.tensors.get(ctx, s.op, w, constants.Options{})
 		if err != nil {
 			return err
 		}

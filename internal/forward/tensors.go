@@ -49,7 +49,7 @@ func (t *tensor) buffer() *gpuexec.Buffer { return t.lease.Value().(*gpuexec.Buf
 // get gives the weight in the form that op wants, from the constant cache: one
 // model of the process prepares it (SPEC T3). A weight that was flushed is let go
 // and asked for again.
-func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexec.Buffer, error) {
+func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight, opts constants.Options) (*gpuexec.Buffer, error) {
 	if t := ts.held[w.Name]; t != nil {
 		if !t.cached || t.lease.Resident() {
 			return t.buffer(), nil
@@ -61,7 +61,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	if err != nil {
 		return nil, err
 	}
-	identity, err := ts.source.set.Identity(w.Name)
+	identity, err := ts.source.set.Identity(ctx, w.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	// device, or one that was lost (SPEC K5, E1).
 	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), fmt.Append(nil, w.Shape, ts.exec.Stats().Number, ts.restarts))}
 	owned := false
-	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, constants.Options{},
+	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, opts,
 		func(ctx context.Context) (constants.Value, error) {
 			owned = true
 			return ts.prepare(ctx, form, w)
@@ -114,7 +114,7 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 		return constants.Value{}, err
 	}
 	// The executor calls it: whoever closes that takes the buffer's memory away.
-	write := func(into []byte) error { return ts.write(into, form, w) }
+	write := func(into []byte) error { return ts.write(ctx, into, form, w) }
 	if err := hidden.Fill(ctx, b, write); err != nil {
 		b.Release()
 		return constants.Value{}, err
@@ -122,11 +122,14 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
 }
 
-// write writes the weight in its form.
-func (ts *tensors) write(into []byte, form ops.Prepared, w oplist.Weight) error {
+// write writes the weight in its form. A table, which may have a million rows, ends with ctx.
+func (ts *tensors) write(ctx context.Context, into []byte, form ops.Prepared, w oplist.Weight) error {
 	switch {
 	case w.Role != oplist.Kernel:
 		return ts.source.set.Pieces(w.Name, func(values []float32) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			fill(into, values)
 			into = into[4*len(values):]
 			return nil

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -169,8 +170,8 @@ func (s *Set) Tensor(name string) (values []float32, err error) {
 // Identity is a text that two tensors share only if they hold the same values: what they
 // are made from for generated ones, and for those of a file the file's stamp with their
 // name, which both cost nothing. Where it has none it is a digest, for which each tensor
-// is read once.
-func (s *Set) Identity(name string) (string, error) {
+// is read once; the end of ctx ends that.
+func (s *Set) Identity(ctx context.Context, name string) (string, error) {
 	w, ok := s.weights[name]
 	if !ok {
 		return "", fmt.Errorf("weights: %q: %w", name, fault.ErrNotFound)
@@ -192,7 +193,7 @@ func (s *Set) Identity(name string) (string, error) {
 	sum := sha256.New()
 	err := s.file.Pieces(name, func(bytes []byte) error {
 		sum.Write(bytes) // gives no error
-		return nil
+		return ctx.Err()
 	})
 	if err != nil {
 		return "", err

@@ -1,6 +1,7 @@
 package weights_test
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 	"github.com/kiln-cache/kiln/internal/forward/weights"
 )
+
+var bg = context.Background()
 
 func tiny(t testing.TB) *oplist.Model {
 	t.Helper()
@@ -146,7 +149,7 @@ func TestSetConcurrent(t *testing.T) {
 	if _, err := set.Tensor("none"); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("an unknown tensor gives %v", err)
 	}
-	if _, err := set.Identity("none"); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := set.Identity(bg, "none"); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("an unknown tensor's identity gives %v", err)
 	}
 }
@@ -158,7 +161,7 @@ func TestIdentity(t *testing.T) {
 	seen := map[string]string{}
 	for _, w := range m.Weights {
 		for _, set := range []*weights.Set{one, two} {
-			id, err := set.Identity(w.Name)
+			id, err := set.Identity(bg, w.Name)
 			if err != nil || seen[id] != "" {
 				t.Errorf("%s: identity %q is that of %s, %v", w.Name, id, seen[id], err)
 			}
@@ -223,15 +226,16 @@ func TestSetFromFile(t *testing.T) {
 			t.Errorf("%s: not the file's values, %v", w.Name, err)
 		}
 	}
-	a, errA := set.Identity(m.Weights[5].Name)
-	b, errB := set.Identity(m.Weights[7].Name)
+	a, errA := set.Identity(bg, m.Weights[5].Name)
+	b, errB := set.Identity(bg, m.Weights[7].Name)
 	if errA != nil || errB != nil || a == b {
 		t.Errorf("identities %q, %v and %q, %v", a, errA, b, errB)
 	}
 }
 
 // K5: tensors of a file that was written long ago have identities that nothing is read
-// for; of one written just now, those of their content.
+// for; of one written just now, those of their content, which is read as long as the
+// context lasts.
 func TestIdentityInFile(t *testing.T) {
 	m := writeModel(t, func(map[string]any) {})
 	identities := func(now time.Time) (all []string) {
@@ -246,7 +250,12 @@ func TestIdentityInFile(t *testing.T) {
 		}
 		defer set.Close()
 		for _, w := range m.Weights {
-			id, err := set.Identity(w.Name)
+			ended, end := context.WithCancel(bg)
+			end()
+			if _, err := set.Identity(ended, w.Name); (err == nil) != (file.Stamp() != "") || err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("a context that has ended: %v", err)
+			}
+			id, err := set.Identity(bg, w.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -371,8 +380,8 @@ func TestTransposedFile(t *testing.T) {
 				}
 			}
 		}
-		identity, err := set.Identity(first)
-		if again, _ := set.Identity(first); err != nil || identity != again || identities[identity] {
+		identity, err := set.Identity(bg, first)
+		if again, _ := set.Identity(bg, first); err != nil || identity != again || identities[identity] {
 			t.Errorf("identity %q, %q, %v", identity, again, err)
 		}
 		identities[identity] = true
