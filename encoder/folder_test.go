@@ -183,12 +183,16 @@ func TestRefusedFolders(t *testing.T) {
 		"pooling":           {set(pool, "pooling_mode_lasttoken", true), fault.ErrUnsupported, []string{pool, "pooling_mode_"}},
 		"weighted":          {whole(pool, `{"pooling_mode_weightedmean_tokens":true}`), fault.ErrUnsupported, []string{pool, "pooling_mode_weightedmean_tokens"}},
 		"two poolings":      {set(pool, "pooling_mode_cls_token", true), fault.ErrUnsupported, []string{pool, "beside pooling_mode_cls_token"}},
+		"unknown pooling":   {set(pool, "pooling_mode_median_tokens", true), fault.ErrUnsupported, []string{pool, "pooling_mode_median_tokens"}},
+		"list of poolings":  {whole(pool, `{"pooling_mode":["cls","mean"]}`), fault.ErrUnsupported, []string{pool, "pooling_mode", "cls"}},
+		"number of pooling": {whole(pool, `{"pooling_mode":3}`), fault.ErrInvalid, []string{pool, "pooling_mode", "3"}},
 		"none":              {set(pool, "pooling_mode_mean_tokens", false), fault.ErrInvalid, []string{pool, "pooling_mode_mean_tokens"}},
 		"another dimension": {set(pool, "word_embedding_dimension", 25), fault.ErrInvalid, []string{pool, "word_embedding_dimension", "25", "24"}},
 		"no config of it":   {func(f map[string][]byte) { delete(f, pool) }, fault.ErrInvalid, []string{pool, "missing"}},
 		"lower":             {set("sentence_bert_config.json", "do_lower_case", 1), fault.ErrInvalid, []string{"sentence_bert_config.json", "do_lower_case", "1"}},
 		"limit":             {set("sentence_bert_config.json", "max_seq_length", -3), fault.ErrInvalid, []string{"sentence_bert_config.json", "max_seq_length", "-3"}},
 		"prompts":           {set("config_sentence_transformers.json", "prompts", 7), fault.ErrInvalid, []string{"config_sentence_transformers.json", "prompts", "7"}},
+		"nameless prompt":   {set("config_sentence_transformers.json", "default_prompt_name", ""), fault.ErrInvalid, []string{"config_sentence_transformers.json", "default_prompt_name", "query"}},
 		"no such prompt":    {set("config_sentence_transformers.json", "default_prompt_name", "x"), fault.ErrInvalid, []string{"config_sentence_transformers.json", "default_prompt_name", "query"}},
 	} {
 		t.Run(name, func(t *testing.T) {

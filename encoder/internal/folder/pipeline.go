@@ -109,18 +109,15 @@ func (p *pipeline) sentences(dir string) error {
 	}
 	o.decode("prompts", &p.Prompts, "an object of texts")
 	p.DefaultPrompt = o.text("default_prompt_name", "")
-	if _, ok := p.Prompts[p.DefaultPrompt]; !ok && p.DefaultPrompt != "" {
+	if _, ok := p.Prompts[p.DefaultPrompt]; o.given("default_prompt_name") && (!ok || p.DefaultPrompt == "") {
 		o.refuse(fault.ErrInvalid, "default_prompt_name", "is %.40q, want one of %q", p.DefaultPrompt, slices.Sorted(maps.Keys(p.Prompts)))
 	}
 	return o.err
 }
 
-// modes are the fields that choose a pooling, with what they choose; empty: nothing here
-// computes it.
-var modes = map[string]Pooling{
-	"pooling_mode_cls_token": Class, "pooling_mode_mean_tokens": Mean, "pooling_mode_max_tokens": Max,
-	"pooling_mode_mean_sqrt_len_tokens": "", "pooling_mode_weightedmean_tokens": "", "pooling_mode_lasttoken": "",
-}
+// modes are the fields that choose a pooling, with what they choose. Nothing here computes
+// what others choose.
+var modes = map[string]Pooling{"pooling_mode_cls_token": Class, "pooling_mode_mean_tokens": Mean, "pooling_mode_max_tokens": Max}
 
 // readPooling reads the config of the pooling of a model of this width.
 func (p *pipeline) readPooling(dir string, width int) error {
@@ -140,13 +137,15 @@ func (p *pipeline) readPooling(dir string, width int) error {
 			o.refuse(fault.ErrInvalid, field, "is %d, want the model's hidden_size, %d", n, width)
 		}
 	}
-	var chosen []string
-	for _, field := range slices.Sorted(maps.Keys(modes)) {
-		if o.flag(field) {
+	var chosen, several []string
+	for _, field := range slices.Sorted(maps.Keys(o.fields)) {
+		if strings.HasPrefix(field, "pooling_mode_") && o.flag(field) {
 			chosen = append(chosen, field)
 		}
 	}
 	switch {
+	case json.Unmarshal(o.fields["pooling_mode"], &several) == nil && several != nil:
+		o.refuse(fault.ErrUnsupported, "pooling_mode", "is %.80q, want one mode, as a text", several)
 	case o.given("pooling_mode"): // how newer versions write it
 		p.Pooling = Pooling(o.only("pooling_mode", string(Mean), string(Class), string(Max)))
 	case len(chosen) == 0:
