@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -155,6 +156,41 @@ func TestScoreOfLoweredPairs(t *testing.T) {
 	}
 }
 
+// A folder as newer versions write it names the model alone in its modules.json, and says
+// beside it what becomes of scores, whatever config.json says.
+func TestScoreOfModules(t *testing.T) {
+	b := judge()
+	rt := openRuntime(t)
+	pairs, ids, types := pairsOf(someLengths)
+	for name, raw := range map[string]bool{"torch.nn.modules.linear.Identity": true, "torch.nn.modules.activation.Sigmoid": false} {
+		for _, model := range []string{"", "0_Transformer"} {
+			files := b.judgeFiles()
+			other := map[bool]string{true: "Sigmoid", false: "Identity"}[raw]
+			files["config.json"] = changed(files["config.json"], "sentence_transformers", map[string]string{"activation_fn": other})
+			for file, text := range maps.Clone(files) {
+				delete(files, file)
+				files[path.Join(model, file)] = text
+			}
+			files["modules.json"] = asJSON([]any{map[string]any{"idx": 0, "name": "0", "path": model, "type": "sentence_transformers.base.modules.transformer.Transformer"}})
+			files["config_sentence_transformers.json"] = asJSON(map[string]any{"activation_fn": name, "model_type": "CrossEncoder", "prompts": map[string]string{}, "default_prompt_name": nil})
+			e := open(t, rt, put(t, files), encoder.Config{})
+			got, err := e.Score(bg, pairs)
+			if err != nil || !e.Info().Scores {
+				t.Fatalf("%s, model in %q: %v", name, model, err)
+			}
+			for i := range pairs {
+				want := b.score(ids[i], types[i])
+				if !raw {
+					want = 1 / (1 + math.Exp(-want))
+				}
+				if math.Abs(float64(got[i])-want) > 1e-5*max(1, math.Abs(want)) {
+					t.Errorf("%s, model in %q, pair %d: %v, want %v", name, model, i, got[i], want)
+				}
+			}
+		}
+	}
+}
+
 // What is no cross-encoder of one label says so, and a broken one is refused with what is
 // wrong.
 func TestScoreRefusals(t *testing.T) {
@@ -195,10 +231,16 @@ func TestScoreRefusals(t *testing.T) {
 	}
 	refused("another activation", with("sbert_ce_default_activation_function", "torch.nn.Tanh"), fault.ErrUnsupported, "sbert_ce_default_activation_function", "Tanh")
 	refused("another activation, newer", with("sentence_transformers", map[string]string{"activation_fn": "torch.nn.Tanh"}), fault.ErrUnsupported, "sentence_transformers", "Tanh")
+	files := b.judgeFiles()
+	files["config_sentence_transformers.json"] = asJSON(map[string]string{"activation_fn": "torch.nn.Tanh"})
+	refused("another activation, beside it", files, fault.ErrUnsupported, "activation_fn", "Tanh")
+	files = with("id2label", map[string]string{"0": "a", "1": "b"})
+	files["modules.json"] = []byte(`[{"path":"","type":"a.Transformer"}]`)
+	refused("a model alone of two labels", files, fault.ErrUnsupported, "", "config.json")
 	refused("no object", with("sentence_transformers", "x"), fault.ErrInvalid, "sentence_transformers", "object")
 	few := judge()
 	few.tensors["embeddings.token_type_embeddings.weight"] = tensor{shape: []int{1, few.width}, values: make([]float32, few.width)}
-	files := few.judgeFiles()
+	files = few.judgeFiles()
 	files["config.json"] = changed(files["config.json"], "type_vocab_size", 1)
 	refused("one type", files, fault.ErrInvalid, "type_vocab_size", "1")
 }

@@ -82,17 +82,20 @@ func (o *object) rawScores() bool {
 	}
 	const field, older = "sentence_transformers", "sbert_ce_default_activation_function"
 	o.decode(field, &newer, "an object")
-	activation := cmp.Or(newer.Activation, o.text(older, ""), "Sigmoid")
+	if newer.Activation != "" {
+		return o.isRaw(field, newer.Activation)
+	}
+	return o.isRaw(older, cmp.Or(o.text(older, ""), "Sigmoid"))
+}
+
+// isRaw tells whether an activation, which the field names, leaves scores as they are.
+func (o *object) isRaw(field, activation string) bool {
 	switch activation[strings.LastIndexByte(activation, '.')+1:] {
 	case "Identity":
 		return true
 	case "Sigmoid":
 	default:
-		at := field
-		if newer.Activation == "" {
-			at = older
-		}
-		o.refuse(fault.ErrUnsupported, at, "is %.80q, want one that ends with Sigmoid or Identity", activation)
+		o.refuse(fault.ErrUnsupported, field, "is %.80q, want one that ends with Sigmoid or Identity", activation)
 	}
 	return false
 }

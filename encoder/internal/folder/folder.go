@@ -44,6 +44,12 @@ func Open(dir string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.alone && c.score != 1 {
+		return nil, refuse(fault.ErrUnsupported, "modules.json", "", "has the model alone, and by its %s it is no cross-encoder of one label: want a pooling behind it", c.file)
+	}
+	if p.raw != nil {
+		c.raw = *p.raw
+	}
 	if err := p.readPooling(dir, c.width); err != nil {
 		return nil, err
 	}

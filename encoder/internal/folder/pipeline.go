@@ -28,6 +28,8 @@ func Poolings() []Pooling { return []Pooling{Mean, Class, Max} }
 type pipeline struct {
 	transformer   string // the folder of the model's files, in the folder
 	pooling       string // that of the pooling's; empty = none
+	alone         bool   // the list of modules has nothing but the model, as that of a cross-encoder
+	raw           *bool  // as config has it, where a file beside it says so
 	Pooling       Pooling
 	Normalize     bool // divide an embedding by its length
 	OmitPrompt    bool // the tokens of a prompt are left out of the pooling
@@ -81,16 +83,17 @@ func (p *pipeline) modules(text []byte) error {
 			p.Normalize = true
 		}
 	}
-	if len(modules) < 2 {
-		return refuse(fault.ErrUnsupported, file, "", "has %d modules, want %v, the last if it normalises", len(modules), order)
+	p.alone = len(modules) == 1
+	if len(modules) == 0 {
+		return refuse(fault.ErrUnsupported, file, "", "has no modules, want %v, the last if it normalises", order)
 	}
-	if p.pooling == "" {
+	if p.pooling == "" && !p.alone {
 		return refuse(fault.ErrInvalid, file, "path", "of the pooling is empty")
 	}
 	return nil
 }
 
-// sentences reads the limit and the prompts.
+// sentences reads the limit, the prompts, and what newer versions say there of scores.
 func (p *pipeline) sentences(dir string) error {
 	const most = 1 << 30
 	o, absent, err := readObject(dir, path.Join(p.transformer, "sentence_bert_config.json"))
@@ -111,6 +114,10 @@ func (p *pipeline) sentences(dir string) error {
 	p.DefaultPrompt = o.text("default_prompt_name", "")
 	if _, ok := p.Prompts[p.DefaultPrompt]; o.given("default_prompt_name") && (!ok || p.DefaultPrompt == "") {
 		o.refuse(fault.ErrInvalid, "default_prompt_name", "is %.40q, want one of %q", p.DefaultPrompt, slices.Sorted(maps.Keys(p.Prompts)))
+	}
+	if activation := o.text("activation_fn", ""); activation != "" {
+		raw := o.isRaw("activation_fn", activation)
+		p.raw = &raw
 	}
 	return o.err
 }
