@@ -56,8 +56,8 @@ func (e *Encoder) EncodeTokens(ctx context.Context, texts [][]int32) ([][]float3
 // Score gives a score for each pair of texts, as a question and a passage, in their order,
 // where the model is a cross-encoder (Info.Scores): what its classifier gives, through a
 // sigmoid unless the folder says otherwise. Of a pair with more than Info.MaxTokens the
-// longer text loses tokens first. No prompt is added. The bits of a score depend on its
-// pair alone (SPEC E8).
+// longer text loses tokens first. The prompt of the encoder, if it has one, stands before
+// the first text of each pair. The bits of a score depend on its pair alone (SPEC E8).
 //
 // ErrUnsupported where the model is no cross-encoder; other errors are those of Encode,
 // with a Key such as pairs[3].
@@ -71,6 +71,7 @@ func (e *Encoder) Score(ctx context.Context, pairs [][2]string) ([]float32, erro
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		pair[0] = e.prompt + pair[0]
 		if e.folder.Lower {
 			pair = [2]string{lower(pair[0]), lower(pair[1])}
 		}

@@ -191,6 +191,30 @@ func TestScoreOfModules(t *testing.T) {
 	}
 }
 
+// A prompt of a cross-encoder stands before the first text of each pair, unless it is turned off.
+func TestScoreWithPrompt(t *testing.T) {
+	files := judge().judgeFiles()
+	rt := openRuntime(t)
+	plain := open(t, rt, put(t, files), encoder.Config{})
+	files["config_sentence_transformers.json"] = asJSON(map[string]any{"prompts": map[string]string{"query": "W7 "}, "default_prompt_name": "query"})
+	dir := put(t, files)
+	pairs := [][2]string{{"w8 w9", "w10"}, {"", "w7"}}
+	want, err := plain.Score(bg, [][2]string{{"w7 w8 w9", "w10"}, {"w7", "w7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := open(t, rt, dir, encoder.Config{}).Score(bg, pairs); err != nil || !slices.Equal(got, want) {
+		t.Errorf("the folder's prompt: %v, %v, want %v", got, err, want)
+	}
+	without, err := plain.Score(bg, pairs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := open(t, rt, dir, encoder.Config{Prompt: "none"}).Score(bg, pairs); err != nil || !slices.Equal(got, without) || slices.Equal(got, want) {
+		t.Errorf("turned off: %v, %v, want %v", got, err, without)
+	}
+}
+
 // What is no cross-encoder of one label says so, and a broken one is refused with what is
 // wrong.
 func TestScoreRefusals(t *testing.T) {
