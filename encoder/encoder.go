@@ -91,6 +91,9 @@ type Encoder struct {
 	err    error // of closing; read once closed is closed
 }
 
+// errClosed is what calls of an encoder that was closed get.
+var errClosed error = &fault.Error{Op: "encoder", Err: fmt.Errorf("the encoder is %w: open another one", fault.ErrClosed)}
+
 // What Config.Weights may be.
 const (
 	float32s  = "float32"
@@ -177,6 +180,9 @@ func (e *Encoder) configure(c Config) error {
 	if name := cmp.Or(c.Prompt, f.DefaultPrompt); name != "" {
 		var ok bool
 		if e.prompt, ok = f.Prompts[name]; !ok && name != noPrompt {
+			if len(f.Prompts) == 0 {
+				return wrong("Prompt", "%.40q, but the folder has no prompts", name)
+			}
 			return wrong("Prompt", "%.40q, want %s or one of the folder's: %q", name, noPrompt, slices.Sorted(maps.Keys(f.Prompts)))
 		}
 	}
@@ -284,7 +290,7 @@ func (e *Encoder) Info() Info {
 func (e *Encoder) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.mu.closing = true
-	e.mu.queue.clear(fault.ErrClosed)
+	e.mu.queue.clear(errClosed)
 	idle := e.mu.idle
 	e.mu.idle = nil
 	e.mu.Unlock()

@@ -3,6 +3,7 @@ package encoder_test
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -232,5 +233,30 @@ func TestRefusedFolders(t *testing.T) {
 	}
 	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
 		t.Error(err)
+	}
+}
+
+// R3: an error of Open says what to do instead.
+func TestOpenSaysWhatToDo(t *testing.T) {
+	files := newBERT().files()
+	delete(files, "config_sentence_transformers.json")
+	rt, dir := openRuntime(t), put(t, files)
+	for _, c := range []struct {
+		rt       *kiln.Runtime
+		dir      string
+		cfg      encoder.Config
+		is       error
+		contains string
+	}{
+		{nil, dir, encoder.Config{}, kiln.ErrClosed, "want one that kiln.Open gave"},
+		{new(kiln.Runtime), dir, encoder.Config{}, kiln.ErrClosed, "want one that kiln.Open gave"},
+		{rt, "all-MiniLM-L6-v2", encoder.Config{}, fs.ErrNotExist, "name the folder of a model"},
+		{rt, "", encoder.Config{}, kiln.ErrInvalid, "name the folder of a model"},
+		{rt, dir, encoder.Config{Prompt: "x"}, kiln.ErrInvalid, "the folder has no prompts"},
+	} {
+		e, err := encoder.Open(bg, c.rt, c.dir, c.cfg)
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.contains) {
+			t.Errorf("%q %+v: %v, %v, want %q", c.dir, c.cfg, e, err, c.contains)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,8 +51,8 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 	}
 	select {
 	case err := <-ended:
-		if !errors.Is(err, kiln.ErrClosed) {
-			t.Errorf("%v, want ErrClosed", err)
+		if !errors.Is(err, kiln.ErrClosed) || !strings.Contains(err.Error(), "the encoder is closed") {
+			t.Errorf("%v, want ErrClosed of the encoder", err)
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the call waits still")

@@ -28,7 +28,7 @@ func (e *Encoder) submit(ctx context.Context, c *call) error {
 	e.mu.Lock()
 	if e.mu.closing {
 		e.mu.Unlock()
-		return fault.ErrClosed
+		return errClosed
 	}
 	alone := len(c.texts) == 1 && len(e.mu.idle) > 0 && e.mu.queue.tokens == 0
 	e.mu.queue.push(c)

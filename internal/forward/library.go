@@ -50,7 +50,7 @@ func Library(backend string, device int, settings []env.Row) (ops.Library, error
 	c := choice{backend: backend, device: device}
 	isa := setting(settings, "KILN_CPU_ISA")
 	switch {
-	case backend == cpu.Name && isa.Source != env.Default:
+	case backend == cpu.Name && isa.Source != env.Default && isa.Value != "": // empty: the runtime is none that was opened
 		made, err := cpu.New(isa.Value)
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)

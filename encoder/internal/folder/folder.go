@@ -32,7 +32,7 @@ type Folder struct {
 // Open reads the folder dir.
 func Open(dir string) (*Folder, error) {
 	if info, err := os.Stat(dir); err != nil {
-		return nil, fault.Invalidf("encoder: open", "%w", err)
+		return nil, fault.Invalidf("encoder: open", "%w: name the folder of a model", err)
 	} else if !info.IsDir() {
 		return nil, fault.Invalidf("encoder: open", "%s is not a folder: name the folder of a model", dir)
 	}
