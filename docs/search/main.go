@@ -43,12 +43,14 @@ func search(ctx context.Context, e *encoder.Encoder, folder fs.FS, question stri
 	for _, file := range must(fs.Glob(folder, "*.txt")) {
 		text := strings.ReplaceAll(string(must(fs.ReadFile(folder, file))), "\r\n", "\n")
 		for paragraph := range strings.SplitSeq(text, "\n\n") {
-			order = append(order, len(texts))
-			texts, files = append(texts, strings.Join(strings.Fields(paragraph), " ")), append(files, file)
+			if paragraph = strings.Join(strings.Fields(paragraph), " "); paragraph != "" {
+				order = append(order, len(texts))
+				texts, files = append(texts, paragraph), append(files, file)
+			}
 		}
 	}
 	if len(order) == 0 {
-		return []string{"there is no .txt file in the folder"}
+		return []string{"there is no .txt file with a text in the folder"}
 	}
 	embeddings := must(e.Encode(ctx, texts)) // of any lengths, packed together
 	near := func(i int) (cosine float32) {   // of embeddings, which have the length 1

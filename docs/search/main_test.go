@@ -30,7 +30,8 @@ func ask(model string, folder fs.FS, question string) string {
 // The model here has random weights; make model fetches a real one.
 func Example() {
 	folder := fstest.MapFS{
-		"ovens.txt": {Data: []byte("w7 w8 w9\r\n\r\nw40 w41\nw42\n")},
+		"ovens.txt": {Data: []byte("w7 w8 w9\r\n\r\n\r\n\r\nw40 w41\nw42\n\n")},
+		"empty.txt": {},
 		"kilns.txt": {Data: []byte("w7 w8\nw9 w10")},
 		"pots.jpg":  {Data: []byte("w7 w8 w9")},
 	}
@@ -41,10 +42,11 @@ func Example() {
 	// 0.77 ovens.txt: w40 w41 w42
 }
 
-// A folder without texts is told, and the question is not embedded for it.
+// A folder without texts is told, and the question is not embedded for it. What is empty is no
+// paragraph.
 func TestNoTexts(t *testing.T) {
-	for _, folder := range []fs.FS{fstest.MapFS{}, fstest.MapFS{"pots.jpg": {Data: []byte("w7")}}, os.DirFS(t.TempDir() + "/none")} {
-		if got := ask("../../encoder/testdata/tiny", folder, "w7"); got != "there is no .txt file in the folder\n" {
+	for _, folder := range []fs.FS{fstest.MapFS{}, fstest.MapFS{"pots.jpg": {Data: []byte("w7")}}, fstest.MapFS{"a.txt": {}, "b.txt": {Data: []byte(" \n\n\n")}}, os.DirFS(t.TempDir() + "/none")} {
+		if got := ask("../../encoder/testdata/tiny", folder, "w7"); got != "there is no .txt file with a text in the folder\n" {
 			t.Errorf("%v: %q", folder, got)
 		}
 	}
