@@ -85,7 +85,7 @@ func (w Workers) String() string {
 	return strconv.Itoa(int(w))
 }
 
-// MemoryLimit is the memory the process should stay below: off, auto (what the
+// MemoryLimit is what values and blobs may take together: off, auto (0.8 of what the
 // machine or its container grants) or a size.
 type MemoryLimit struct {
 	Auto  bool

@@ -59,7 +59,7 @@ var variables = []variable{
 	scalar(func(s *Settings) *Setting[Workers] { return &s.Workers }, AutoWorkers, parseWorkers,
 		"workers of each device: auto (one a core) or a number", "KILN_WORKERS"),
 	scalar(func(s *Settings) *Setting[MemoryLimit] { return &s.MemoryLimit }, MemoryLimit{}, parseMemoryLimit,
-		"memory the process should stay below: off, auto (what the machine grants), MiB or a size with its unit", "KILN_MEMORY_LIMIT"),
+		"what values and blobs may take together, not all that the process takes: off, auto (0.8 of what the machine grants), MiB or a size with its unit", "KILN_MEMORY_LIMIT"),
 	scalar(func(s *Settings) *Setting[string] { return &s.DriverCaches }, "0", oneOf("0", "1"),
 		"kernel store: 1 has drivers keep their own caches (Mesa, PoCL, CUDA, NVIDIA) in its directory, too; 0 leaves them where they are", "KILN_DRIVER_CACHES"),
 	scalar(func(s *Settings) *Setting[string] { return &s.Strict }, "0", oneOf("0", "1"),
