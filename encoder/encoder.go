@@ -240,7 +240,7 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	}
 	read := make(chan error, 1)
 	go func() { read <- e.readTokenizer() }()
-	err = prepare(ctx, e.mu.idle)
+	err = unprepared(c.Weights, prepare(ctx, e.mu.idle))
 	err = cmp.Or(<-read, err)
 	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed()}
 	if err != nil { // what was prepared goes
@@ -263,6 +263,15 @@ func prepare(ctx context.Context, models []*forward.Model) error {
 	wg.Wait()
 	at := max(slices.IndexFunc(errs, func(err error) bool { return err != nil }), 0)
 	return errs[at] // the others say the same
+}
+
+// unprepared is the error of preparing weights as who wrote the Config knows it: a device that
+// refuses to round them names a kernel.
+func unprepared(weights string, err error) error {
+	if weights != bfloat16s || !errors.Is(err, fault.ErrUnsupported) {
+		return err
+	}
+	return &fault.Error{Op: "encoder: open", Field: "Weights", Err: fmt.Errorf("%s is %q: %w: want %s there", "Weights", weights, err, float32s)}
 }
 
 // workersOf is how many requests the device runs side by side.

@@ -109,7 +109,7 @@ func (e *embedding) run(ctx context.Context, rt *kiln.Runtime) (err error) {
 
 // refusal is the error of opening a model as the user of the command knows it.
 func refusal(err error) error {
-	flags := map[string]string{"MaxTokens": "--max-tokens", "Prompt": "--prompt"}
+	flags := map[string]string{"MaxTokens": "--max-tokens", "Prompt": "--prompt", "Weights": "--weights"}
 	if typed, ok := errors.AsType[*fault.Error](err); ok && flags[typed.Field] != "" {
 		return usageError{fmt.Errorf("%s: %w", flags[typed.Field], err)}
 	}
@@ -139,7 +139,10 @@ func (e *embedding) file(ctx context.Context, name string) error {
 		texts, err := interruptible(ctx, func() ([]string, error) { return lines.batch(e.batch) })
 		if len(texts) > 0 {
 			if err := e.embed(ctx, texts); err != nil {
-				return fmt.Errorf("%s, lines %d to %d: %w", name, lines.read-len(texts)+1, lines.read, err)
+				if len(texts) == 1 {
+					return fmt.Errorf("%s: line %d: %w", name, lines.read, err)
+				}
+				return fmt.Errorf("%s: lines %d to %d: %w", name, lines.read-len(texts)+1, lines.read, err)
 			}
 		}
 		if errors.Is(err, io.EOF) {

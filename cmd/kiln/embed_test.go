@@ -14,6 +14,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 const tinyModel = "../../encoder/testdata/tiny"
@@ -89,6 +93,11 @@ func TestEmbedRefuses(t *testing.T) {
 	refused(t, []string{"embed", "--model", tinyModel, "--prompt", "passage"}, "--prompt", `none or one of the folder's: ["query"]`)
 	refused(t, []string{"embed", "--model", tinyModel, "--device", "abacus"}, "--device", "abacus")
 	refused(t, []string{"embed", "--model", tinyModel, t.TempDir()}, "line 1", "directory")
+	for _, b := range ops.Names() { // R3
+		if b != cpu.Name && gpuexec.Find(b).Devices(t.Context())[0].Available {
+			refused(t, []string{"embed", "--model", tinyModel, "--device", b, "--weights", "bfloat16"}, "--weights", `Weights is "bfloat16"`, "want float32")
+		}
+	}
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(tinyModel)); err != nil {
 		t.Fatal(err)
@@ -145,6 +154,16 @@ func crossEncoder(t *testing.T) (dir string) {
 // A cross-encoder has no embeddings that mean anything: the command says so, before it reads a text.
 func TestEmbedRefusesACrossEncoder(t *testing.T) {
 	refused(t, []string{"embed", "--model", crossEncoder(t)}, "--model", "cross-encoder", "Encoder.Score")
+}
+
+// R3: an error says which lines of what were not answered.
+func TestEmbedNamesLines(t *testing.T) {
+	for text, want := range map[string]string{"w7\n": "-: line 1: ", "w7\nw8\n": "-: lines 1 to 2: "} {
+		var errs bytes.Buffer
+		if code := Main([]string{"embed", "--model", tinyModel}, strings.NewReader(text), broken{}, &errs); code != exitFailed || !strings.Contains(errs.String(), want) {
+			t.Errorf("exit %d, %s, want %q", code, errs.String(), want)
+		}
+	}
 }
 
 // A line that nobody can mean to be a text is refused, and read no further.

@@ -48,7 +48,7 @@ type command struct {
 // commands in the order of `kiln help`.
 var commands = []command{
 	{"run", "[flags]", "drive a model's operations with a real trace through every cache", runCommand},
-	{"embed", "--model DIR [FILE...]", "embeddings of texts, one a line, by the model of a folder", embedCommand},
+	{"embed", "--model DIR [FILE...]", "embeddings of texts, one a line of the files, or of standard input (-)", embedCommand},
 	{"bench", "NAME|all [--gate]", "figures as ratios within one run", benchCommand},
 	{"conform", "[flags] PATH...", "run conformance scripts against the real components", conformCommand},
 	{"shapes", "simulate|advise [flags]", "eviction policies and bucketing on a recorded trace", shapesCommand},
