@@ -145,7 +145,7 @@ func device(name string, rt *kiln.Runtime) (ops.Library, int, error) {
 	if library, err := forward.Library(backend, index, rt.Settings()); library != nil || err != nil {
 		return library, index, err
 	}
-	return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want one of %s: import the package that registers it", name, strings.Join(ops.Names(), ", "))
+	return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want one of %s, or that of a package to import, such as gpuexec/opencl", name, strings.Join(ops.Names(), ", "))
 }
 
 // setting is a row of the runtime's environment.
