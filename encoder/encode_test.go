@@ -317,14 +317,26 @@ func TestCancelledCalls(t *testing.T) {
 	}
 }
 
-// An encoder of a runtime that was closed says so.
+// An encoder of a runtime that was closed says so, before and after it was opened.
 func TestClosedRuntime(t *testing.T) {
 	rt, err := kiln.Open(kiln.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	e, err := encoder.Open(bg, rt, put(t, newBERT().files()), encoder.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := rt.Close(bg); err != nil {
 		t.Fatal(err)
+	}
+	for _, texts := range [][]string{{"w7"}, {"w7", "w8", "w9"}} {
+		if _, err := e.Encode(bg, texts); !errors.Is(err, kiln.ErrClosed) || !strings.Contains(err.Error(), "the encoder's runtime is closed") {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := e.Close(bg); err != nil {
+		t.Error(err)
 	}
 	if _, err := encoder.Open(bg, rt, put(t, newBERT().files()), encoder.Config{}); !errors.Is(err, kiln.ErrClosed) {
 		t.Errorf("%v", err)

@@ -91,8 +91,12 @@ type Encoder struct {
 	err    error // of closing; read once closed is closed
 }
 
-// errClosed is what calls of an encoder that was closed get.
-var errClosed error = &fault.Error{Op: "encoder", Err: fmt.Errorf("the encoder is %w: open another one", fault.ErrClosed)}
+// errClosed is what calls of an encoder that was closed get, errOver those of one whose runtime
+// was.
+var (
+	errClosed error = &fault.Error{Op: "encoder", Err: fmt.Errorf("the encoder is %w: open another one", fault.ErrClosed)}
+	errOver         = fmt.Errorf("the encoder's runtime is %w: open both anew, and close an encoder before its runtime", fault.ErrClosed)
+)
 
 // What Config.Weights may be.
 const (

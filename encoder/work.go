@@ -2,6 +2,7 @@ package encoder
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -197,6 +198,9 @@ func (e *Encoder) run(m *forward.Model, b *batch) {
 			rows = rows[n:]
 		}
 		return
+	}
+	if errors.Is(err, fault.ErrClosed) {
+		err = errOver // of the session or the executor, which the caller does not know
 	}
 	if len(b.texts) == 1 {
 		e.leave(b.texts[0].of, b.texts[0].of.about(b.texts[0].at, err))
