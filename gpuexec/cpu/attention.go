@@ -30,7 +30,8 @@ const (
 	scoresRows   = 14
 )
 
-// attentionBlocks are a launch of attention, one block a sequence and head.
+// attentionBlocks are a launch of attention, one block a sequence and head: the first head of
+// every sequence, then the next. So the blocks of a long sequence are not neighbours.
 type attentionBlocks struct {
 	set     *gemm.Set
 	op      ops.Op
@@ -83,9 +84,9 @@ func (a *attentionBlocks) operations() (all int64) {
 }
 
 func (a *attentionBlocks) run(ctx context.Context, first, end int, with *scratch) error {
-	heads := int(a.op.Dims[1])
+	sequences := len(a.starts) - 1
 	for block := first; block < end; block++ {
-		if err := a.head(ctx, a.starts[block/heads], a.starts[block/heads+1], block%heads, with); err != nil {
+		if err := a.head(ctx, a.starts[block%sequences], a.starts[block%sequences+1], block/sequences, with); err != nil {
 			return err
 		}
 	}

@@ -326,3 +326,48 @@ func BenchmarkAttention(b *testing.B) {
 		})
 	}
 }
+
+// E1: no turn has all heads of a long sequence, which take as long as the launch, however many
+// short ones there are.
+func TestTurnsAreEven(t *testing.T) {
+	const short, heads, width, long = 300, 12, 32, 512
+	op := ops.New(ops.Attention, short+long, heads, width, short+1)
+	op.Scale = 0.5
+	b, _ := New("auto")
+	for _, longest := range []int{0, 150, 300} {
+		starts := make([]int32, short+2)
+		for i := range short + 1 {
+			starts[i+1] = starts[i] + 1
+			if i == longest {
+				starts[i+1] += long - 1
+			}
+		}
+		d, q, p, args := launchedOp(t, b, op, gpuexec.BytesOf(starts))
+		all, takes, err := q.bind(p, args, b.blocks(op))
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := max(1, int(time.Duration(b.blocks(op))*turn/takes))
+		out := floats(view(args[4]))
+		for first := 0; first < b.blocks(op); first += most {
+			for i := range out {
+				out[i] = 77
+			}
+			if err := all.run(t.Context(), first, min(first+most, b.blocks(op)), &q.team.own); err != nil {
+				t.Fatal(err)
+			}
+			row, wrote := out[longest*heads*width:][:heads*width], 0
+			for h := range heads {
+				if row[h*width] != 77 {
+					wrote++
+				}
+			}
+			if wrote > 2 {
+				t.Errorf("blocks %d to %d have %d of the long sequence's heads", first, first+most, wrote)
+			}
+		}
+		q.Close()
+		p.Release()
+		d.Close()
+	}
+}
