@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"go.uber.org/goleak"
 
@@ -193,4 +195,25 @@ func TestBFloat16(t *testing.T) {
 			t.Errorf("the other's blob: %v, %v", p, err)
 		}
 	})
+}
+
+// A queue that rests keeps no machine code of a program that was released.
+func TestProgramsAreNotKept(t *testing.T) {
+	b, _ := New("auto")
+	norm := ops.New(ops.LayerNorm, 4, 16)
+	norm.Epsilon = 1e-5
+	kept, end := func() (weak.Pointer[program], func()) {
+		d, q, p, args := launchedOp(t, b, norm, nil)
+		size, _ := b.Launch(norm)
+		if err := errors.Join(q.Launch(t.Context(), p, args, size, gpuexec.Size{1, 1, 1}), q.Finish(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		p.Release()
+		return weak.Make(p.(*program)), func() { q.Close(); d.Close() }
+	}()
+	runtime.GC()
+	if kept.Value() != nil {
+		t.Error("the queue keeps the program of its last launch")
+	}
+	end()
 }

@@ -264,6 +264,7 @@ func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
 
 // Finish implements gpuexec.Queue: a launch has run when it returns.
 func (q *queue) Finish(context.Context) error {
+	q.kernel.program = nil // its machine code goes with it
 	q.team.finish()
 	return nil
 }
