@@ -20,8 +20,8 @@ const (
 	worthSharing = 20 * time.Microsecond
 	// lookout is how long a helper looks for the next launch before it ends.
 	lookout = 100 * time.Microsecond
-	// breath is how long a helper stays at most, but for what it has in hand: where no core
-	// is ever idle, Go's scheduler looks for readable sockets every 10 ms only.
+	// breath is how long a helper stays at most, but for the turn that it has in hand: where
+	// no core is ever idle, Go's scheduler looks for readable sockets every 10 ms only.
 	breath = 2 * time.Millisecond
 	// turn bounds what is taken at a time. Then other goroutines may have a helper's core.
 	turn = 500 * time.Microsecond
@@ -32,15 +32,18 @@ type crew struct {
 	queues  atomic.Int32
 	busy    atomic.Int32 // queues with a run under way
 	helpers atomic.Int32
+	cores   atomic.Int32 // when spare looked: asking Go for them takes a lock of its scheduler
 }
 
 // crowded reports whether there are helpers in place of queues that are busy.
-func (c *crew) crowded() bool { return c.busy.Load()+c.helpers.Load() > c.queues.Load() }
+func (c *crew) crowded() bool {
+	return c.busy.Load()+c.helpers.Load() > min(c.queues.Load(), c.cores.Load())
+}
 
 // spare is how many more helpers there may be.
 func (c *crew) spare() int {
-	most := min(int(c.queues.Load()), runtime.GOMAXPROCS(0))
-	return max(0, most-int(c.busy.Load()+c.helpers.Load()))
+	c.cores.Store(int32(runtime.GOMAXPROCS(0)))
+	return max(0, int(min(c.queues.Load(), c.cores.Load())-c.busy.Load()-c.helpers.Load()))
 }
 
 // team runs the launches of a queue: its worker and, in place of queues that have nothing to
@@ -57,8 +60,8 @@ type team struct {
 	mu struct {
 		sync.Mutex
 		launch
-		helping int       // helpers that run blocks
-		none    sync.Cond // of them do
+		working int       // goroutines that run blocks
+		none    sync.Cond // of them does
 	}
 }
 
@@ -104,28 +107,37 @@ func (t *team) finish() {
 }
 
 // run runs n blocks, which take that long on one core. When it returns none runs any more.
-func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) error {
-	wake := t.wanted(n, takes)
-	if wake+int(t.helpers.Load()) == 0 || takes < worthSharing {
+func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) (err error) {
+	if takes < worthSharing || t.helpers.Load() == 0 && t.wanted(n, takes) == 0 {
 		return b.run(ctx, 0, n, &t.own)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.mu.launch = launch{ctx: ctx, blocks: b, n: n, most: max(1, int(time.Duration(n)*turn/takes))}
+	l := &t.mu.launch
+	*l = launch{ctx: ctx, blocks: b, n: n, most: max(1, int(time.Duration(n)*turn/takes))}
 	t.left.Store(true)
-	for range wake {
+	defer func() {
+		for t.mu.working > 0 {
+			t.mu.none.Wait()
+		}
+		err = l.err
+		*l = launch{}
+	}()
+	for l.next < n {
+		t.wake(n-l.next, time.Duration(float64(takes)*float64(n-l.next)/float64(n)))
+		t.turn(&t.own)
+	}
+	return nil
+}
+
+// wake starts helpers for what is left of a launch, in place of those that took a breath too.
+func (t *team) wake(n int, takes time.Duration) {
+	for range t.wanted(n, takes) {
 		t.woken = true
 		t.helpers.Add(1)
 		t.crew.helpers.Add(1)
 		t.all.Go(t.help)
 	}
-	t.work(&t.own, func() bool { return true })
-	for t.mu.helping > 0 {
-		t.mu.none.Wait()
-	}
-	err := t.mu.err
-	t.mu.launch = launch{}
-	return err
 }
 
 // wanted is how many helpers to wake for a launch.
@@ -140,53 +152,48 @@ func (t *team) wanted(n int, takes time.Duration) int {
 	return min(most, t.crew.spare())
 }
 
-// work runs blocks of the launch until none is left, one has failed or goOn says no. The
-// lock is held, but while they run.
-func (t *team) work(with *scratch, goOn func() bool) {
-	for l := &t.mu.launch; l.next < l.n; {
-		first := l.next
-		l.next += max(1, min((l.n-first)/2/(1+int(t.helpers.Load())), l.most))
-		end := l.next
-		t.left.Store(end < l.n)
-		t.mu.Unlock()
-		err := guard.Guarded(func() error { return l.blocks.run(l.ctx, first, end, with) })
-		more := goOn()
-		t.mu.Lock()
+// turn runs some blocks of the launch that nobody has begun, if there are any. The lock is
+// held, but while they run. Who yields after it has none in hand: nobody waits for it.
+func (t *team) turn(with *scratch) {
+	l := &t.mu.launch
+	if l.next == l.n {
+		return
+	}
+	first := l.next
+	l.next += max(1, min((l.n-first)/2/(1+int(t.helpers.Load())), l.most))
+	end := l.next
+	t.left.Store(end < l.n)
+	t.mu.working++
+	t.mu.Unlock()
+	guard.Guard(func() error { return l.blocks.run(l.ctx, first, end, with) }, func(err error) {
+		t.mu.Lock() // after a Goexit too
 		if err != nil && l.err == nil {
 			l.err, l.next = err, l.n
 			t.left.Store(false)
 		}
-		if !more {
-			return
+		if t.mu.working--; t.mu.working == 0 {
+			t.mu.none.Signal()
 		}
-	}
+	})
 }
 
-// help takes part in launches while there are some.
+// help takes turns in launches while there are some.
 func (t *team) help() {
 	defer t.crew.helpers.Add(-1)
 	defer t.helpers.Add(-1)
 	with := scratches.Get().(*scratch)
 	defer scratches.Put(with)
-	goOn := func() bool {
-		runtime.Gosched()
-		return !t.crew.crowded()
-	}
 	began := time.Now()
-	for seen := began; !t.crew.crowded() && seen.Sub(began) < breath; {
+	for seen, now := began, began; !t.crew.crowded() && now.Sub(seen) < lookout && now.Sub(began) < breath; now = time.Now() {
 		if !t.left.Load() {
-			if time.Since(seen) < lookout {
-				continue
-			}
-			return
+			continue
 		}
-		t.mu.Lock()
-		t.mu.helping++
-		t.work(with, goOn)
-		if t.mu.helping--; t.mu.helping == 0 {
-			t.mu.none.Signal()
-		}
-		t.mu.Unlock()
+		func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.turn(with)
+		}()
+		runtime.Gosched()
 		seen = time.Now()
 	}
 }

@@ -198,6 +198,109 @@ func TestHelpersMakeRoom(t *testing.T) {
 	x.finish()
 }
 
+// E1: with more queues than cores, two runs have no helpers beside them on two cores.
+func TestHelpersMakeRoomOnFewCores(t *testing.T) {
+	all := teams(t, 5)
+	runtime.GOMAXPROCS(2)
+	c := all[0].crew
+	all[0].begin()
+	if n := c.spare(); n != 1 {
+		t.Errorf("%d cores are spare beside one run on two", n)
+	}
+	c.helpers.Add(1)
+	if c.crowded() {
+		t.Error("a helper and a run are too many for two cores")
+	}
+	all[1].begin()
+	if !c.crowded() {
+		t.Error("a helper stays beside two runs on two cores")
+	}
+	c.helpers.Add(-1)
+	if c.crowded() || c.spare() != 0 {
+		t.Errorf("two runs on two cores: crowded %v, %d spare", c.crowded(), c.spare())
+	}
+	all[0].finish()
+	all[1].finish()
+}
+
+// In a long launch too, a helper takes a breath after a while, so that Go's scheduler comes to
+// look for sockets. Then the launch has another one.
+func TestHelpersTakeABreath(t *testing.T) {
+	all := teams(t, 2)
+	x := all[0]
+	x.begin()
+	m, turns := meetingOf(2), 0
+	var first *scratch // of the helper
+	var gone, stays, another atomic.Bool
+	err := x.run(t.Context(), blocksFunc(func(ctx context.Context, begin, end int, with *scratch) error {
+		switch {
+		case with != &x.own && first == nil:
+			first = with
+			_ = m.run(ctx, begin, end, with)
+			time.Sleep(breath)
+		case with != &x.own:
+			stays.Store(stays.Load() || !gone.Load())
+			another.Store(true)
+		case turns == 0:
+			turns++
+			_ = m.run(ctx, begin, end, with)
+			for x.helpers.Load() > 0 && !stays.Load() {
+				runtime.Gosched()
+			}
+			gone.Store(true)
+		case turns == 1:
+			turns++
+			for !another.Load() {
+				runtime.Gosched()
+			}
+		}
+		return nil
+	}), 10000, 10*time.Second)
+	if err != nil || stays.Load() {
+		t.Errorf("%v; the helper stays: %v", err, stays.Load())
+	}
+	x.finish()
+}
+
+// F3: runtime.Goexit in a block ends the launch and its goroutine, and nothing else.
+func TestGoexitOfBlocks(t *testing.T) {
+	for _, helper := range []bool{true, false} {
+		all := teams(t, 2)
+		x := all[0]
+		x.begin()
+		m := meetingOf(2)
+		var after atomic.Int32
+		var err error
+		returned, ended := false, make(chan struct{})
+		go func() {
+			defer close(ended)
+			err = x.run(context.Background(), blocksFunc(func(ctx context.Context, first, end int, with *scratch) error {
+				if m.in.Load() >= 2 {
+					after.Add(1)
+					return nil
+				}
+				_ = m.run(ctx, first, end, with)
+				if helper == (with != &x.own) {
+					runtime.Goexit()
+				}
+				for x.left.Load() {
+					runtime.Gosched()
+				}
+				return nil
+			}), 1000, time.Second)
+			returned = true
+		}()
+		<-ended
+		if returned != helper || helper && !errors.Is(err, fault.ErrGoexit) || after.Load() > 0 {
+			t.Errorf("helper %v: returned %v, %v; %d turns began after it", helper, returned, err, after.Load())
+		}
+		if x.mu.working != 0 || x.mu.launch.blocks != nil {
+			t.Errorf("helper %v: %d goroutines run blocks still", helper, x.mu.working)
+		}
+		x.finish()
+	}
+}
+
 // F3: the error of a block, or a panic in it, is the launch's, whoever runs it. No block begins
 // after it, and none runs when the launch has ended.
 func TestFaultsOfHelpers(t *testing.T) {
@@ -206,7 +309,7 @@ func TestFaultsOfHelpers(t *testing.T) {
 	x := all[0]
 	for _, helper := range []bool{true, false} {
 		for _, panics := range []bool{false, true} {
-			x.all.Wait() // who looks out still may be gone before the launch begins
+			x.all.Wait() // who looks out still, and ends, would be missed at the meeting
 			x.begin()
 			m := meetingOf(3)
 			var after atomic.Int32
