@@ -99,6 +99,9 @@ func TestEveryBlockRunsOnce(t *testing.T) {
 		if err != nil || running.Load() != 0 {
 			t.Fatalf("round %d: %v, and %d goroutines run blocks still", round, err, running.Load())
 		}
+		if x.left.Load() {
+			t.Fatalf("round %d: helpers look for blocks in a launch that has ended", round)
+		}
 		for i := range ran {
 			if ran[i].Load() != 1 {
 				t.Fatalf("round %d: block %d of %d ran %d times", round, i, n, ran[i].Load())
@@ -110,6 +113,74 @@ func TestEveryBlockRunsOnce(t *testing.T) {
 		if rnd.IntN(20) == 0 {
 			time.Sleep(2 * lookout)
 		}
+	}
+}
+
+// A turn is the taker's share of half of what is left, so that all end together, and at most
+// half a millisecond of it.
+func TestTurnsAreShares(t *testing.T) {
+	all := teams(t, 2)
+	x := all[0]
+	for _, c := range []struct {
+		takes time.Duration
+		most  int
+	}{{worthWaking, 250}, {10 * time.Millisecond, 50}} {
+		x.all.Wait()
+		x.begin()
+		var longest, last atomic.Int32
+		err := x.run(t.Context(), blocksFunc(func(_ context.Context, first, end int, _ *scratch) error {
+			for n := int32(end - first); ; {
+				if before := longest.Load(); before >= n || longest.CompareAndSwap(before, n) {
+					break
+				}
+			}
+			if end == 1000 {
+				last.Store(int32(end - first))
+			}
+			return nil
+		}), 1000, c.takes)
+		if err != nil || int(longest.Load()) != c.most || last.Load() != 1 {
+			t.Errorf("%v: %v; the longest turn has %d blocks, want %d, the last has %d, want 1", c.takes, err, longest.Load(), c.most, last.Load())
+		}
+		x.finish()
+	}
+}
+
+// A helper that has had a turn looks out anew: it is there for the next one.
+func TestHelpersStayAfterATurn(t *testing.T) {
+	all := teams(t, 2)
+	x := all[0]
+	stayed := false
+	for round := 0; round < 1000 && !stayed; round++ { // a turn may last until the helper's breath
+		x.all.Wait()
+		x.begin()
+		m := meetingOf(2)
+		var turns atomic.Int32 // of the first helper
+		if err := x.run(t.Context(), blocksFunc(func(ctx context.Context, first, end int, with *scratch) error {
+			if m.in.Load() < 2 {
+				_ = m.run(ctx, first, end, with)
+				if with == &x.own {
+					for x.helpers.Load() > 0 && turns.Load() < 2 {
+						runtime.Gosched()
+					}
+					stayed = turns.Load() == 2
+					return nil
+				}
+				for began := time.Now(); time.Since(began) < lookout; {
+					runtime.Gosched()
+				}
+			}
+			if with != &x.own {
+				turns.Add(1)
+			}
+			return nil
+		}), 100, 50*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		x.finish()
+	}
+	if !stayed {
+		t.Error("no helper has a second turn")
 	}
 }
 
@@ -323,7 +394,7 @@ func TestFaultsOfHelpers(t *testing.T) {
 					for x.left.Load() {
 						runtime.Gosched()
 					}
-					return nil
+					return errors.New("a later fault")
 				}
 				if panics {
 					panic(broken)
