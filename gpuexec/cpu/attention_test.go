@@ -371,3 +371,18 @@ func TestTurnsAreEven(t *testing.T) {
 		d.Close()
 	}
 }
+
+// E8: scratch memory that shorter sequences have left serves longer ones.
+func TestScratchServesAnyLength(t *testing.T) {
+	for first := 1; first < 20; first++ {
+		for tokens := 1; tokens < 50; tokens++ {
+			s := new(scratch)
+			s.start(first, first)
+			for i, x := range s.start(tokens, tokens+widest) {
+				if i < tokens && x != 0 || i >= tokens && !math.IsInf(float64(x), -1) {
+					t.Fatalf("%d tokens after %d: number %d is %v", tokens, first, i, x)
+				}
+			}
+		}
+	}
+}

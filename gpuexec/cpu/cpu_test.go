@@ -217,3 +217,39 @@ func TestProgramsAreNotKept(t *testing.T) {
 	}
 	end()
 }
+
+// E1: an estimate knows what the processor lacks: without vectors a turn would take a hundred times as long.
+func TestEstimatesKnowTheSet(t *testing.T) {
+	sets(t, func(t *testing.T, b *Backend) {
+		least, most := 0.005, 0.05 // ns a flop
+		if b.set.Name() == "generic" {
+			least, most = 0.5, 2.5
+		}
+		if got := float64(b.set.Takes(1e9)) / 1e9; got < least || got > most {
+			t.Errorf("%g ns a flop, want %g to %g", got, least, most)
+		}
+	})
+}
+
+// E4: a launch ends with its context, between two calls: one with helpers too.
+func TestLaunchesEndWithTheirContext(t *testing.T) {
+	before := runtime.GOMAXPROCS(2)
+	defer runtime.GOMAXPROCS(before)
+	b, _ := New("auto")
+	for _, rows := range []int64{4, 4000} {
+		norm := ops.New(ops.LayerNorm, rows, 384)
+		norm.Epsilon = 1e-5
+		d, q, p, args := launchedOp(t, b, norm, nil)
+		other := newQueue(q.d)
+		size, _ := b.Launch(norm)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := q.Launch(ctx, p, args, size, gpuexec.Size{1, 1, 1}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%d rows: %v", rows, err)
+		}
+		other.Close()
+		q.Close()
+		p.Release()
+		d.Close()
+	}
+}
