@@ -236,20 +236,43 @@ func TestLaunchesEndWithTheirContext(t *testing.T) {
 	before := runtime.GOMAXPROCS(2)
 	defer runtime.GOMAXPROCS(before)
 	b, _ := New("auto")
-	for _, rows := range []int64{4, 4000} {
-		norm := ops.New(ops.LayerNorm, rows, 384)
-		norm.Epsilon = 1e-5
-		d, q, p, args := launchedOp(t, b, norm, nil)
+	few, many := ops.New(ops.LayerNorm, 4, 384), ops.New(ops.LayerNorm, 4000, 384)
+	few.Epsilon, many.Epsilon = 1e-5, 1e-5
+	for _, op := range []ops.Op{few, many, ops.New(ops.MatMul, 2, 30, 40), ops.New(ops.MatMul, 512, 384, 384), ops.New(ops.GELU, 3, 40), ops.New(ops.GELU, 3000, 1536)} {
+		d, q, p, args := launchedOp(t, b, op, nil)
 		other := newQueue(q.d)
-		size, _ := b.Launch(norm)
+		size, _ := b.Launch(op)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := q.Launch(ctx, p, args, size, gpuexec.Size{1, 1, 1}); !errors.Is(err, context.Canceled) {
-			t.Errorf("%d rows: %v", rows, err)
+			t.Errorf("%s: %v", op, err)
 		}
 		other.Close()
 		q.Close()
 		p.Release()
 		d.Close()
+	}
+}
+
+// A launch that goes on looks at its context after some blocks, and leaves none out.
+func TestPartsOfALaunch(t *testing.T) {
+	for _, n := range []int{0, 1, 63, 64, 65, 1000} {
+		ctx, cancel := context.WithCancel(t.Context())
+		at := 7
+		err := inParts(ctx, 7, 7+n, 64, func(first, end int) error {
+			if first != at || end <= first || end > first+64 {
+				t.Errorf("blocks %d to %d after %d", first, end, at)
+			}
+			at = end
+			return nil
+		})
+		if err != nil || at != 7+n {
+			t.Errorf("%d blocks: %v at %d", n, err, at)
+		}
+		parts := 0
+		err = inParts(ctx, 0, n, 64, func(int, int) error { parts++; cancel(); return nil })
+		if parts != min(n, 1) || (err != nil) != (n > 64) {
+			t.Errorf("%d blocks: %d parts after the end of the context, %v", n, parts, err)
+		}
 	}
 }

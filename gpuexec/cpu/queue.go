@@ -141,8 +141,22 @@ func (l *matmulBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) 
 	}
 }
 
-func (l *matmulBlocks) run(_ context.Context, first, end int, _ *scratch) error {
-	return l.set.Run(&l.args, first, end)
+func (l *matmulBlocks) run(ctx context.Context, first, end int, _ *scratch) error {
+	const most = 64 // blocks between two looks at ctx: some milliseconds
+	return inParts(ctx, first, end, most, func(first, end int) error { return l.set.Run(&l.args, first, end) })
+}
+
+// inParts does most blocks at a time, until ctx ends.
+func inParts(ctx context.Context, first, end, most int, part func(first, end int) error) error {
+	for ; first < end; first += most {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := part(first, min(first+most, end)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // geluBlocks are the rows of a gelu in assembly.
@@ -156,8 +170,11 @@ func (l *geluBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) {
 	*l = geluBlocks{set, floats(view(args[0])), floats(view(args[1])), int(op.Dims[1])}
 }
 
-func (l *geluBlocks) run(_ context.Context, first, end int, _ *scratch) error {
-	return l.set.GELU(l.y[first*l.width:end*l.width], l.from[first*l.width:end*l.width])
+func (l *geluBlocks) run(ctx context.Context, first, end int, _ *scratch) error {
+	most := max(1, 4<<20/l.width) // rows between two looks at ctx: some milliseconds
+	return inParts(ctx, first, end, most, func(first, end int) error {
+		return l.set.GELU(l.y[first*l.width:end*l.width], l.from[first*l.width:end*l.width])
+	})
 }
 
 // batchBlocks are products of a batch, one an item and head. Only what is valid takes part:
