@@ -26,10 +26,11 @@
 //
 // # Cores
 //
-// A worker computes on one core. A launch that takes a millisecond or more has helpers in
-// place of workers that have nothing to do: on an idle machine of many cores one long text
-// has them all, under load each text has one. They make room for the next run at once, within
-// half a millisecond. Config.Workers of the executor bounds workers and helpers together.
+// A worker computes on one core. A launch that takes two thirds of a millisecond or more has
+// helpers in place of workers that have nothing to do: on an idle machine of many cores one
+// long text has them all, under load each text has one. They make room for the next run
+// within half a millisecond. Config.Workers of the executor bounds workers and helpers
+// together.
 //
 // # Concurrency
 //

@@ -13,7 +13,7 @@ import (
 const (
 	// worthWaking is how long a launch takes on one core for which helpers are woken. That
 	// takes 0.03 to 0.1 ms each time.
-	worthWaking = time.Millisecond
+	worthWaking = 640 * time.Microsecond
 	// worthAgain is that of later launches of the same run, and of each further helper.
 	worthAgain = 200 * time.Microsecond
 	// worthSharing is that for helpers who are awake.
@@ -54,14 +54,14 @@ type team struct {
 	running bool    // from the worker's first launch to Finish
 	woken   bool    // helpers were, in this run
 	helpers atomic.Int32
-	left    atomic.Bool // there are blocks that nobody has begun: for helpers that look out
+	left    atomic.Bool  // there are blocks that nobody has begun: for helpers that look out
+	working atomic.Int32 // goroutines that run blocks; changes under the lock
 	all     sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		launch
-		working int       // goroutines that run blocks
-		none    sync.Cond // of them does
+		none sync.Cond // nobody runs blocks
 	}
 }
 
@@ -117,9 +117,7 @@ func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) (e
 	*l = launch{ctx: ctx, blocks: b, n: n, most: max(1, int(time.Duration(n)*turn/takes))}
 	t.left.Store(true)
 	defer func() {
-		for t.mu.working > 0 {
-			t.mu.none.Wait()
-		}
+		t.await()
 		err = l.err
 		*l = launch{}
 	}()
@@ -128,6 +126,18 @@ func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) (e
 		t.turn(&t.own)
 	}
 	return nil
+}
+
+// await waits until nobody runs blocks. Most turns end soon: a worker that slept meanwhile would
+// have to be woken. The lock is held, but while it waits.
+func (t *team) await() {
+	t.mu.Unlock()
+	for began := time.Now(); t.working.Load() > 0 && time.Since(began) < lookout; {
+	}
+	t.mu.Lock()
+	for t.working.Load() > 0 {
+		t.mu.none.Wait()
+	}
 }
 
 // wake starts helpers for what is left of a launch, in place of those that took a breath too.
@@ -163,7 +173,7 @@ func (t *team) turn(with *scratch) {
 	l.next += max(1, min((l.n-first)/2/(1+int(t.helpers.Load())), l.most))
 	end := l.next
 	t.left.Store(end < l.n)
-	t.mu.working++
+	t.working.Add(1)
 	t.mu.Unlock()
 	guard.Guard(func() error { return l.blocks.run(l.ctx, first, end, with) }, func(err error) {
 		t.mu.Lock() // after a Goexit too
@@ -171,7 +181,7 @@ func (t *team) turn(with *scratch) {
 			l.err, l.next = err, l.n
 			t.left.Store(false)
 		}
-		if t.mu.working--; t.mu.working == 0 {
+		if t.working.Add(-1) == 0 {
 			t.mu.none.Signal()
 		}
 	})

@@ -88,11 +88,14 @@ func TestEveryBlockRunsOnce(t *testing.T) {
 		n := 1 + rnd.IntN(300)
 		ran, running := make([]atomic.Int32, n), new(atomic.Int32)
 		x.begin()
-		err := x.run(t.Context(), blocksFunc(func(_ context.Context, first, end int, _ *scratch) error {
+		err := x.run(t.Context(), blocksFunc(func(_ context.Context, first, end int, with *scratch) error {
 			running.Add(1)
 			defer running.Add(-1)
 			for i := first; i < end; i++ {
 				ran[i].Add(1)
+			}
+			if round%40 == 0 && with != &x.own {
+				time.Sleep(3 * lookout) // longer than the worker waits without sleep
 			}
 			return nil
 		}), n, time.Duration(rnd.IntN(3000))*time.Microsecond)
@@ -226,8 +229,8 @@ func TestHelpersAreAsManyAsTheWork(t *testing.T) {
 		takes time.Duration
 		want  int
 	}{
-		{false, 100, worthWaking - 1, 0}, {false, 100, worthWaking, 5}, {false, 100, 10 * time.Second, 29}, {false, 4, time.Second, 3},
-		{true, 100, worthAgain - 1, 0}, {true, 100, worthAgain, 1}, {true, 100, worthWaking - 1, 4},
+		{false, 100, worthWaking - 1, 0}, {false, 100, worthWaking, 3}, {false, 100, 10 * time.Second, 29}, {false, 4, time.Second, 3},
+		{true, 100, worthAgain - 1, 0}, {true, 100, worthAgain, 1}, {true, 100, worthWaking - 1, 3},
 	} {
 		x.woken = c.woken
 		if got := x.wanted(c.n, c.takes); got != c.want {
@@ -365,8 +368,8 @@ func TestGoexitOfBlocks(t *testing.T) {
 		if returned != helper || helper && !errors.Is(err, fault.ErrGoexit) || after.Load() > 0 {
 			t.Errorf("helper %v: returned %v, %v; %d turns began after it", helper, returned, err, after.Load())
 		}
-		if x.mu.working != 0 || x.mu.launch.blocks != nil {
-			t.Errorf("helper %v: %d goroutines run blocks still", helper, x.mu.working)
+		if x.working.Load() != 0 || x.mu.launch.blocks != nil {
+			t.Errorf("helper %v: %d goroutines run blocks still", helper, x.working.Load())
 		}
 		x.finish()
 	}
