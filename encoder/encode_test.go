@@ -54,6 +54,7 @@ func TestTexts(t *testing.T) {
 	}{
 		{"plain", encoder.Config{}, "", nil, []int32{2, 8, 9, 3}, 0},
 		{"prompt", encoder.Config{Prompt: "query"}, "", nil, query, 0},
+		{"prefix that counts", encoder.Config{Prefix: "query: "}, "", nil, query, 0},
 		{"prompt left out", encoder.Config{Prompt: "query"}, "include_prompt", false, query, 3},
 		{"none to leave out", encoder.Config{}, "", nil, []int32{2, 8, 9, 3}, 0},
 		{"default prompt", encoder.Config{}, "default_prompt_name", "query", query, 3},
@@ -61,6 +62,7 @@ func TestTexts(t *testing.T) {
 		{"prompt before [CLS] alone", encoder.Config{Pooling: "cls"}, "", nil, query, 0},
 		{"cut", encoder.Config{MaxTokens: 5}, "", nil, []int32{2, 5, 6, 8, 3}, 3},
 		{"prompt alone", encoder.Config{MaxTokens: 3}, "", nil, []int32{2, 5, 3}, 2},
+		{"prefix", encoder.Config{Prefix: "w7 "}, "", nil, []int32{2, 7, 8, 9, 3}, 2},
 		{"prompt called none", encoder.Config{Prompt: "none"}, "prompts", map[string]string{"query": "query: ", "none": "w7 "}, []int32{2, 7, 8, 9, 3}, 2},
 	} {
 		for _, file := range []string{"1_Pooling/config.json", "config_sentence_transformers.json"} {

@@ -54,6 +54,9 @@ type Config struct {
 	// folder's default, if it has one. The word none means no prompt, unless the folder
 	// has a prompt of that name.
 	Prompt string
+	// Prefix is a text that stands before each text in place of a prompt of the folder, as in
+	// "query: ". Many models want one and have no prompts in their folder.
+	Prefix string
 }
 
 // Info is what an Encoder computes.
@@ -181,7 +184,12 @@ func (e *Encoder) configure(c Config) error {
 	case c.Workers < 0 || c.Workers > mostWorkers:
 		return wrong("Workers", "%d, want 0 to %d", c.Workers, mostWorkers)
 	}
-	if name := cmp.Or(c.Prompt, f.DefaultPrompt); name != "" {
+	switch name := cmp.Or(c.Prompt, f.DefaultPrompt); {
+	case c.Prefix != "" && c.Prompt != "":
+		return wrong("Prefix", "%.40q beside the Prompt %.40q, want one of them", c.Prefix, c.Prompt)
+	case c.Prefix != "":
+		e.prompt = c.Prefix
+	case name != "":
 		var ok bool
 		if e.prompt, ok = f.Prompts[name]; !ok && name != noPrompt {
 			if len(f.Prompts) == 0 {

@@ -222,7 +222,7 @@ func TestRefusedFolders(t *testing.T) {
 	}
 	dir := put(t, b.files())
 	for name, cfg := range map[string]encoder.Config{
-		"device": {Device: "tpu"}, "number": {Device: "cpu:01"}, "no number": {Device: "cpu:"}, "below": {Device: "cpu:-1"}, "workers": {Workers: -1}, "tokens": {MaxTokens: b.positions + 1}, "one token": {MaxTokens: 1}, "pooling": {Pooling: "last"}, "prompt": {Prompt: "x"},
+		"device": {Device: "tpu"}, "number": {Device: "cpu:01"}, "no number": {Device: "cpu:"}, "below": {Device: "cpu:-1"}, "workers": {Workers: -1}, "tokens": {MaxTokens: b.positions + 1}, "one token": {MaxTokens: 1}, "pooling": {Pooling: "last"}, "prompt": {Prompt: "x"}, "prefix and prompt": {Prompt: "query", Prefix: "x"},
 	} {
 		if _, err := encoder.Open(bg, rt, dir, cfg); !errors.Is(err, kiln.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)

@@ -31,8 +31,8 @@ const (
 // embedding is a `kiln embed`.
 type embedding struct {
 	*call
-	model, device, weights, prompt string
-	batch, maxTokens               int
+	model, device, weights, prompt, prefix string
+	batch, maxTokens                       int
 
 	encoder  *encoder.Encoder
 	progress *report.Progress
@@ -51,6 +51,7 @@ func embedCommand(ctx context.Context, c *call) error {
 	c.whole(&e.batch, "batch N", 1, mostBatch, "most texts that are computed together")
 	c.whole(&e.maxTokens, "max-tokens N", 0, math.MaxInt32, "tokens of the longest text, a longer one is cut; 0 is as many as the model takes")
 	c.text(&e.prompt, "prompt NAME", "the prompt of the folder that stands before each text, or none (default the folder's)", "a prompt's name", nil)
+	c.text(&e.prefix, "prefix TEXT", "a text that stands before each text in place of a prompt of the folder, such as \"query: \"", "a text", nil)
 	if err := c.parse(mostFiles); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func embedCommand(ctx context.Context, c *call) error {
 // run opens the model and embeds every file, or what comes on stdin.
 func (e *embedding) run(ctx context.Context, rt *kiln.Runtime) (err error) {
 	e.progress.Note("preparing weights")
-	e.encoder, err = encoder.Open(ctx, rt, e.model, encoder.Config{Device: e.device, Weights: e.weights, MaxTokens: e.maxTokens, Prompt: e.prompt})
+	e.encoder, err = encoder.Open(ctx, rt, e.model, encoder.Config{Device: e.device, Weights: e.weights, MaxTokens: e.maxTokens, Prompt: e.prompt, Prefix: e.prefix})
 	if err != nil {
 		return refusal(err)
 	}
@@ -109,7 +110,7 @@ func (e *embedding) run(ctx context.Context, rt *kiln.Runtime) (err error) {
 
 // refusal is the error of opening a model as the user of the command knows it.
 func refusal(err error) error {
-	flags := map[string]string{"MaxTokens": "--max-tokens", "Prompt": "--prompt", "Weights": "--weights"}
+	flags := map[string]string{"MaxTokens": "--max-tokens", "Prefix": "--prefix", "Prompt": "--prompt", "Weights": "--weights"}
 	if typed, ok := errors.AsType[*fault.Error](err); ok && flags[typed.Field] != "" {
 		return usageError{fmt.Errorf("%s: %w", flags[typed.Field], err)}
 	}

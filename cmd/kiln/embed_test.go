@@ -80,6 +80,9 @@ func TestEmbed(t *testing.T) {
 	if query, _ := embed(t, "w7", "--prompt", "query"); len(query) != 1 || query[0].Tokens != 5 {
 		t.Errorf("with a prompt: %+v", query)
 	}
+	if query, _ := embed(t, "w7", "--prefix", "w8 w9 "); len(query) != 1 || query[0].Tokens != 5 {
+		t.Errorf("with a prefix: %+v", query)
+	}
 	if none, _ := embed(t, ""); len(none) != 0 {
 		t.Errorf("no text: %+v", none)
 	}
@@ -91,6 +94,7 @@ func TestEmbedRefuses(t *testing.T) {
 	refused(t, []string{"embed", "--model", tinyModel, "none.txt"}, "none.txt")
 	refused(t, []string{"embed", "--model", tinyModel, "--max-tokens", "21"}, "--max-tokens", "want 2 to 20")
 	refused(t, []string{"embed", "--model", tinyModel, "--prompt", "passage"}, "--prompt", `none or one of the folder's: ["query"]`)
+	refused(t, []string{"embed", "--model", tinyModel, "--prompt", "query", "--prefix", "x"}, "--prefix", "want one of them")
 	refused(t, []string{"embed", "--model", tinyModel, "--device", "abacus"}, "--device", "abacus")
 	refused(t, []string{"embed", "--model", tinyModel, t.TempDir()}, "line 1", "directory")
 	for _, b := range ops.Names() { // R3
