@@ -33,6 +33,31 @@ type crew struct {
 	busy    atomic.Int32 // queues with a run under way
 	helpers atomic.Int32
 	cores   atomic.Int32 // when spare looked: asking Go for them takes a lock of its scheduler
+
+	mu struct {
+		sync.Mutex
+		idle []*scratch // that no helper has: at most one a queue
+	}
+}
+
+// take gives a helper memory of those before it: a collector's pool would lose it now and then,
+// a quarter of a megabyte each.
+func (c *crew) take() *scratch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := len(c.mu.idle) - 1
+	if last < 0 {
+		return new(scratch)
+	}
+	s := c.mu.idle[last]
+	c.mu.idle = c.mu.idle[:last]
+	return s
+}
+
+func (c *crew) give(s *scratch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.idle = append(c.mu.idle, s)
 }
 
 // crowded reports whether there are helpers in place of queues that are busy.
@@ -191,8 +216,8 @@ func (t *team) turn(with *scratch) {
 func (t *team) help() {
 	defer t.crew.helpers.Add(-1)
 	defer t.helpers.Add(-1)
-	with := scratches.Get().(*scratch)
-	defer scratches.Put(with)
+	with := t.crew.take()
+	defer t.crew.give(with)
 	began := time.Now()
 	for seen, now := began, began; !t.crew.crowded() && now.Sub(seen) < lookout && now.Sub(began) < breath; now = time.Now() {
 		if !t.left.Load() {
@@ -218,6 +243,3 @@ type scratch struct {
 	// sequence become -Inf.
 	edge []float32
 }
-
-// scratches are those that no helper has.
-var scratches = sync.Pool{New: func() any { return new(scratch) }}

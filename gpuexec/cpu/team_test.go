@@ -574,3 +574,32 @@ func wakesHelpers(t *testing.T, b *Backend, op ops.Op, ints []byte) {
 	p.Release()
 	d.Close()
 }
+
+// Helpers use the memory of those before them, as many pieces as there have been helpers at a
+// time.
+func TestHelpersShareMemory(t *testing.T) {
+	all := teams(t, 3)
+	x := all[0]
+	x.begin()
+	seen := make(map[*scratch]bool)
+	var mu sync.Mutex
+	for range 50 {
+		x.all.Wait()
+		m := meetingOf(3)
+		if err := x.run(t.Context(), blocksFunc(func(ctx context.Context, first, end int, with *scratch) error {
+			mu.Lock()
+			seen[with] = true
+			mu.Unlock()
+			if m.in.Load() < 3 {
+				return m.run(ctx, first, end, with)
+			}
+			return nil
+		}), 100, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.finish()
+	if len(seen) != 3 {
+		t.Errorf("%d pieces of memory, want the worker's and one of each of two helpers", len(seen))
+	}
+}
