@@ -252,7 +252,7 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 		{new(kiln.Runtime), dir, encoder.Config{}, kiln.ErrClosed, "want one that kiln.Open gave"},
 		{rt, "all-MiniLM-L6-v2", encoder.Config{}, fs.ErrNotExist, "name the folder of a model"},
 		{rt, "", encoder.Config{}, kiln.ErrInvalid, "name the folder of a model"},
-		{rt, dir, encoder.Config{Device: "tpu"}, kiln.ErrInvalid, "want one of cpu, or that of a package to import, such as gpuexec/opencl"},
+		{rt, dir, encoder.Config{Device: "tpu"}, kiln.ErrInvalid, ", or that of a package to import, such as gpuexec/opencl"},
 		{rt, dir, encoder.Config{Prompt: "x"}, kiln.ErrInvalid, "the folder has no prompts"},
 	} {
 		e, err := encoder.Open(bg, c.rt, c.dir, c.cfg)
