@@ -135,10 +135,7 @@ func (d *device) ask(ctx context.Context, t trial, p *child.Process) error {
 	late := time.AfterFunc(mostStart, p.Kill)
 	defer late.Stop()
 	var first, last verdict
-	err := p.Requests.Encode(t)
-	if met := p.Met(); met != nil {
-		err = met
-	}
+	err := p.Send(t)
 	if err == nil {
 		err = p.Replies.Decode(&first)
 	}

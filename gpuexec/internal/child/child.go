@@ -8,6 +8,7 @@
 package child
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/gob"
@@ -61,7 +62,7 @@ func Build(source embed.FS) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Errors of Met and of End.
+// Errors of Send and of End.
 var (
 	ErrAnother = errors.New(self.Child + " is of another build than the library that starts it: install the two of one build, and start the program anew")
 	ErrUntold  = errors.New("how it ended is not known: this program ignores SIGCHLD, or waits for children that it has not started")
@@ -121,11 +122,16 @@ func Start(name, build, argument string, env func([]string) []string) (_ *Proces
 	return p, nil
 }
 
-// Met waits until the child has said which build it is of, and must be called before a reply is
-// taken, also where the request could not be sent: a child of another build may have ended by
-// then. ErrAnother if it is one. How it ended does not tell: it may be known to nobody, and a
-// program may end with any code.
-func (p *Process) Met() error {
+// Send sends a request. The first time it waits until the child has said which build it is of,
+// also where the request could not be sent: a child of another build may have ended by then.
+// ErrAnother if it is one. How it ended does not tell: it may be known to nobody, and a program
+// may end with any code.
+func (p *Process) Send(request any) error {
+	err := p.Requests.Encode(request)
+	return cmp.Or(p.meet(), err)
+}
+
+func (p *Process) meet() error {
 	var theirs string
 	switch {
 	case p.build == "":

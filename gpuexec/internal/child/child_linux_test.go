@@ -61,7 +61,7 @@ func start(t *testing.T, build string) *Process {
 // files are those that a child has open.
 func files(t *testing.T, p *Process) (all map[string]string) {
 	t.Helper()
-	if err := errors.Join(p.Requests.Encode(""), p.Met(), p.Replies.Decode(&all)); err != nil {
+	if err := errors.Join(p.Send(""), p.Replies.Decode(&all)); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -100,8 +100,7 @@ func TestChildHasItsPipesOnly(t *testing.T) {
 // R3: a child of another build than the library's gets no request.
 func TestChildOfAnotherBuild(t *testing.T) {
 	p := start(t, "another build")
-	_ = p.Requests.Encode("") // fails where the child has ended by now
-	if err := p.Met(); !errors.Is(err, ErrAnother) {
+	if err := p.Send(""); !errors.Is(err, ErrAnother) {
 		t.Errorf("%v, want ErrAnother", err)
 	}
 	var reply map[string]string

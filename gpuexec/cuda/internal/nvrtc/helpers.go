@@ -293,10 +293,7 @@ func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, 
 	defer func() { p.killed = !stop() }() // the answer may have come before that
 	late := time.AfterFunc(p.patience, p.Kill)
 	defer late.Stop()
-	err = p.Requests.Encode(r)
-	if met := p.Met(); met != nil {
-		err = met
-	}
+	err = p.Send(r)
 	if err == nil {
 		err = p.Replies.Decode(&answer)
 	}
