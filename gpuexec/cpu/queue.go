@@ -114,16 +114,9 @@ func (l *kernelBlocks) run(ctx context.Context, first, end int, _ *scratch) erro
 		return err
 	}
 	defer i.Close()
-	last := uint32(end)
-	for b := uint32(first); b < last; b += l.program.blocks {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := i.Call(l.offsets, b, min(b+l.program.blocks, last)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inParts(ctx, first, end, int(l.program.blocks), func(first, end int) error {
+		return i.Call(l.offsets, uint32(first), uint32(end))
+	})
 }
 
 // matmulBlocks are a product with a prepared weight.
