@@ -92,7 +92,7 @@ func (s *Store) Succeed(ctx context.Context, backend, key string, old Blob) (*Bl
 	}
 	var found *Blob
 	settled := func() bool {
-		b, miss, err := s.get(ctx, backend, key, true)
+		b, miss, err := s.get(ctx, backend, key, true, nil)
 		if err == nil && miss.None() && b.digest != old.digest {
 			found = &b
 		}

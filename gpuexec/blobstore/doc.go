@@ -26,6 +26,12 @@
 // rename of its folder, so a reader sees all of it or nothing. If two processes
 // store one key, one entry stays and both calls succeed.
 //
+// # Mapping
+//
+// Package encoder keeps packed weights here. They are verified as any entry, and then mapped
+// from its file, so that processes share them: a file of an entry is never written again.
+// With Config.Shared nothing is mapped.
+//
 // # Concurrency
 //
 // A Store is safe for concurrent use. A reader takes no lock, neither of the

@@ -31,11 +31,12 @@ type Blob struct {
 // zero says why there is none; a problem with files is a Miss too. The error is
 // fault.ErrInvalid for a bad key or backend, fault.ErrClosed or the context's.
 func (s *Store) Get(ctx context.Context, backend, key string) (Blob, Miss, error) {
-	return s.get(ctx, backend, key, false)
+	return s.get(ctx, backend, key, false, nil)
 }
 
-// get is Get. With again it belongs to a call whose miss was counted and logged.
-func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob, Miss, error) {
+// get is Get. With again it belongs to a call whose miss was counted and logged. The file of
+// the blob is mapped if there is a mapping.
+func (s *Store) get(ctx context.Context, backend, key string, again bool, m *mapping) (Blob, Miss, error) {
 	const op = "store: get"
 	if err := s.enter(op, backend, key); err != nil {
 		return Blob{}, Miss{}, err
@@ -49,7 +50,7 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 		s.stats.reason(fault.Disabled)
 		return Blob{}, Miss{Reason: fault.Disabled}, nil
 	}
-	f := s.find(backend, key, present)
+	f := s.findMapped(backend, key, present, m)
 	if f.err != nil {
 		s.logOnce("read", f.err)
 	}
@@ -92,6 +93,7 @@ type finding struct {
 	others  bool       // the bucket has entries of other keys
 	kin     [][]string // for each sound entry of this key and identity in the directory that cannot be used: what it requires
 	err     error      // a problem with a file
+	mapping *mapping   // of the files that are read; nil = they are not mapped
 }
 
 // misfit is a sound entry of the key that cannot be used.
@@ -132,7 +134,11 @@ func (f *finding) avoidable() bool { return f.nearest != nil && f.err == nil && 
 
 // find looks for an entry that fits, in all layers.
 func (s *Store) find(backend, key string, present frame.Identity) *finding {
-	f := &finding{}
+	return s.findMapped(backend, key, present, nil)
+}
+
+func (s *Store) findMapped(backend, key string, present frame.Identity, m *mapping) *finding {
+	f := &finding{mapping: m}
 	bucket := backend + "/" + s.Bucket(key)
 	for again := 0; ; again++ {
 		for layer := range len(s.bases) + 1 {
@@ -143,7 +149,7 @@ func (s *Store) find(backend, key string, present frame.Identity) *finding {
 		if !errors.Is(f.err, syscall.ESTALE) || again == 3 { // a network file system has lost a file handle
 			return f
 		}
-		*f = finding{}
+		*f = finding{mapping: m}
 	}
 }
 
@@ -168,7 +174,7 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 		if !slot.ours || f.hit && !f.precededBy(l, place) || layer > 0 && s.isHidden(l, place) {
 			continue
 		}
-		e, verdict := s.read(l, place, key)
+		e, verdict := s.readMapped(l, place, key, f.mapping)
 		switch verdict.kind {
 		case otherKey:
 			f.others = true
@@ -213,6 +219,7 @@ func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss M
 				return
 			}
 			f.hit = true
+			f.mapping.choose(&e)
 			f.blob = Blob{Payload: e.Payload, Cost: e.Cost, Created: e.Created, Signer: e.Signer, Place: place, digest: e.Digest, verified: verified, layer: layer}
 			return
 		}
@@ -262,10 +269,14 @@ func bad(reason fault.Reason, field string) verdict {
 
 // read reads the entry at a place and verifies it against a key.
 func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
+	return s.readMapped(l, place, key, nil)
+}
+
+func (s *Store) readMapped(l folder, place, key string, m *mapping) (frame.Entry, verdict) {
 	if v := s.checkKey(l, place, key); v.kind != sound {
 		return frame.Entry{}, v
 	}
-	file, v := s.readKernel(l, place)
+	file, v := readWhole(l, place, kernelFile, Largest, frame.CheckPreamble, m)
 	if v.kind != sound {
 		return frame.Entry{}, v
 	}
@@ -307,17 +318,17 @@ func (s *Store) checkKey(l folder, place, key string) verdict {
 }
 
 func (s *Store) readKey(l folder, place string) (string, verdict) {
-	text, v := readWhole(l, place, keyFile, LongestKey, func([]byte, int64) frame.Flaw { return frame.Flaw{} })
+	text, v := readWhole(l, place, keyFile, LongestKey, func([]byte, int64) frame.Flaw { return frame.Flaw{} }, nil)
 	return string(text), v
 }
 
 func (s *Store) readKernel(l folder, place string) ([]byte, verdict) {
-	return readWhole(l, place, kernelFile, Largest, frame.CheckPreamble)
+	return readWhole(l, place, kernelFile, Largest, frame.CheckPreamble, nil)
 }
 
-// readWhole reads one file of an entry. It allocates memory of the file's size only
-// after check has accepted the size and the first bytes.
-func readWhole(l folder, place, name string, most int64, check func(head []byte, size int64) frame.Flaw) ([]byte, verdict) {
+// readWhole reads one file of an entry, and maps it if there is a mapping. It allocates memory
+// of the file's size only after check has accepted the size and the first bytes.
+func readWhole(l folder, place, name string, most int64, check func(head []byte, size int64) frame.Flaw, m *mapping) ([]byte, verdict) {
 	f, err := l.Open(place + "/" + name)
 	if err != nil {
 		return nil, l.openVerdict(place, name, err)
@@ -344,7 +355,7 @@ func readWhole(l folder, place, name string, most int64, check func(head []byte,
 	if info.Size > most {
 		return nil, bad(fault.TooLarge, name)
 	}
-	text := make([]byte, info.Size)
+	text := m.room(info.Size)
 	n := copy(text, head)
 	switch short, err := readAll(f, text[n:], int64(n)); {
 	case err != nil:
@@ -352,6 +363,7 @@ func readWhole(l folder, place, name string, most int64, check func(head []byte,
 	case short:
 		return nil, bad(fault.Truncated, name)
 	}
+	m.take(f, info.Size)
 	return text, verdict{kind: sound, marked: info.Mode&refusedBit != 0}
 }
 

@@ -32,6 +32,11 @@ import (
 // not load the blob, if the key has such an entry already.
 // Other errors are fault.ErrInvalid, fault.ErrClosed and the context's.
 func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
+	return s.put(ctx, backend, key, func(int) []byte { return payload }, cost, requires)
+}
+
+// put is Put of a payload that depends on where it begins in its file.
+func (s *Store) put(ctx context.Context, backend, key string, payload func(begins int) []byte, cost time.Duration, requires []string) error {
 	const op = "store: put"
 	if err := s.enter(op, backend, key); err != nil {
 		return err
@@ -52,7 +57,8 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 		requires = present.ISA // not known: all that are present, which is safe and shares least
 	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
-	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
+	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires}
+	e.Payload = payload(e.HeadBytes())
 	file, err := frame.Encode(frame.ID{Backend: backend, Key: key}, e, (*frame.Signer)(s.cfg.Signer))
 	if err != nil {
 		return err

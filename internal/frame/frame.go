@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -54,6 +55,7 @@ type Entry struct {
 	Requires []string      // instruction sets without which it must not run
 	Payload  []byte
 
+	Begins int               // where the payload begins in the file; set by Parse
 	Digest [sha256.Size]byte // of file, backend and key; set by Parse
 	Signer string            // key id; empty = unsigned. Parse does not verify it
 	seal   seal
@@ -98,6 +100,16 @@ func (e *Entry) head(id ID, signature int) ([]byte, error) {
 	}
 	le.PutUint64(out[12:], uint64(len(out)+len(e.Payload)+signature))
 	return out, nil
+}
+
+// HeadBytes is where the payload will begin in the file that Encode makes.
+func (e *Entry) HeadBytes() int {
+	identity := e.Identity.texts()
+	n := identityAt + 2
+	for _, text := range slices.Concat(identity[:], e.Requires) {
+		n += 2 + len(text)
+	}
+	return n
 }
 
 func appendText(out []byte, text string) []byte {
@@ -209,6 +221,7 @@ func (e *Entry) parse(file []byte, id ID) Flaw {
 	case payload+tail < left:
 		return Flaw{fault.Trailing, "length"}
 	}
+	e.Begins = head
 	e.Payload = r.Take(payload)
 	if tail > 0 {
 		e.Signer = text(&r)

@@ -211,6 +211,32 @@ func TestSignature(t *testing.T) {
 	}
 }
 
+// P3: where a payload will begin is known before it is there.
+func TestHeadBytes(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*frame.Entry){
+		"sample":      func(*frame.Entry) {},
+		"no identity": func(e *frame.Entry) { e.Identity = frame.Identity{} },
+		"no needs":    func(e *frame.Entry) { e.Requires = nil },
+		"long":        func(e *frame.Entry) { e.Identity.Build, e.Requires = strings.Repeat("x", 999), []string{"", "avx"} },
+	} {
+		e := sample()
+		change(&e)
+		before := e.HeadBytes()
+		e.Payload = []byte("payload")
+		for _, signer := range []*frame.Signer{nil, {ID: "ci", Key: private}} {
+			text := encode(t, "key", e, signer)
+			got, flaw := frame.Parse(text, of("key"))
+			if !flaw.None() || before != got.Begins || string(text[got.Begins:][:len(e.Payload)]) != "payload" {
+				t.Errorf("%s: %v: %d bytes before the payload, it is said to begin at %d of %q", name, flaw, before, got.Begins, text)
+			}
+		}
+	}
+}
+
 // K7, P4: the first factor that differs speaks, in its order.
 func TestMisfits(t *testing.T) {
 	e := sample()

@@ -1,6 +1,6 @@
 // Package hidden sets fields of a public Config, or of another struct that a package is
-// given, which only this module may set, and has a function of gpuexec that only this module
-// may call.
+// given, which only this module may set, and has functions of gpuexec and of blobstore that only
+// this module may call.
 //
 // A public type must not show an internal one, so such a field is unexported. The
 // package that has the Config calls Field in an init function; the package that
@@ -10,11 +10,25 @@ package hidden
 import (
 	"context"
 	"reflect"
+	"time"
 )
 
 // Fill has a *gpuexec.Buffer filled, all of it, by write: in place where the host shares its
 // memory, else by a copy. No worker waits for write. gpuexec sets it.
 var Fill func(ctx context.Context, buffer any, write func(into []byte) error) error
+
+// Adopt makes a buffer of memory that is only read, on an executor whose device can, which is
+// that of cpu: else fault.ErrUnsupported. release is called when nobody reads it any more, and
+// not if there is an error; it is to be one that may be called again. gpuexec sets it.
+var Adopt func(ctx context.Context, executor any, memory []byte, release func()) (buffer any, err error)
+
+// MapBlob gives the data of a key that PutToMap stored, so many bytes of it, mapped from a
+// *blobstore.Store; nil is a miss. room is memory that is used, and may be given back larger. blobstore
+// sets it.
+var MapBlob func(ctx context.Context, store any, backend, key string, bytes int64, room *[]byte) (data []byte, unmap func(), err error)
+
+// PutToMap is Put of data for MapBlob. blobstore sets it.
+var PutToMap func(ctx context.Context, store any, backend, key string, data []byte, cost time.Duration, room *[]byte) error
 
 // field names one by the type of its Config and its own.
 type field struct{ config, value reflect.Type }

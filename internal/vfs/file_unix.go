@@ -5,6 +5,7 @@ package vfs
 import (
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,14 @@ func (f *file) flock(how int) error {
 			return wrap("flock", f.name, err)
 		}
 	}
+}
+
+func (f *file) Map(bytes int64) (content []byte, unmap func(), err error) {
+	content, err = unix.Mmap(f.fd, 0, int(bytes), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, wrap("map", f.name, err)
+	}
+	return content, sync.OnceFunc(func() { _ = unix.Munmap(content) }), nil // it gives no error for what Mmap gave
 }
 
 // Close gives the lock back itself: a forked process may have a copy of the

@@ -99,6 +99,14 @@ type File interface {
 	Lock() error
 }
 
+// Mapper is a File that can be mapped.
+type Mapper interface {
+	// Map maps the first bytes of the file, for reading, until unmap is called: the file may
+	// be closed before. All that map a file share its pages. To read one that is gone,
+	// because the file was cut or its disk failed, is a fault at that address.
+	Map(bytes int64) (content []byte, unmap func(), err error)
+}
+
 // Bell tells when a file that was open for writing has been closed, also by the end of its
 // process, or was removed: on this machine, so whoever waits looks now and then as well.
 type Bell interface {

@@ -272,6 +272,7 @@ func TestWatch(t *testing.T) {
 		{"write", func() error { return vfs.WriteNew(w, fresh(), false, []byte("x")) }},
 		{"sync", func() error { return vfs.WriteNew(w, fresh(), true, []byte("x")) }},
 		{"read", func() error { _, err := vfs.ReadFile(w, "x", 9); return err }},
+		{"map", func() error { return mapped(w, "x") }},
 		{"syncdir", func() error { return w.SyncDir(".") }},
 		{"rename", func() error { return w.Rename("y", "z") }},
 		{"rename", func() error { return w.Link("x", fresh()) }},
@@ -289,6 +290,24 @@ func TestWatch(t *testing.T) {
 		}
 		failing = ""
 	}
+}
+
+// mapped maps a file, and unmaps it twice, which is to do nothing.
+func mapped(fsys vfs.FS, name string) error {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return err
+	}
+	content, unmap, err := f.(vfs.Mapper).Map(1)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	defer unmap()
+	defer unmap()
+	if string(content) != "x" {
+		return fmt.Errorf("%q is mapped", content)
+	}
+	return nil
 }
 
 // Of many who take one name, one gets it; bytes of one file that are not the

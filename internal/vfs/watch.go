@@ -1,7 +1,9 @@
 package vfs
 
+import "errors"
+
 // Watch gives fsys with op called before each operation. op gets one of the names
-// "open", "read", "write", "sync", "syncdir", "rename" and "mkdir". If it returns an
+// "open", "read", "map", "write", "sync", "syncdir", "rename" and "mkdir". If it returns an
 // error the operation fails with it and does not take place. Creating and updating a
 // file are "open", listing a folder is "open" and "read", a second name and an
 // exchange are "rename", SyncAll is "sync".
@@ -117,6 +119,17 @@ func (f watchedFile) ReadAt(p []byte, offset int64) (int, error) {
 		return 0, err
 	}
 	return f.File.ReadAt(p, offset)
+}
+
+func (f watchedFile) Map(bytes int64) ([]byte, func(), error) {
+	m, can := f.File.(Mapper)
+	if !can {
+		return nil, nil, errors.ErrUnsupported
+	}
+	if err := f.w.failed("map", f.name); err != nil {
+		return nil, nil, err
+	}
+	return m.Map(bytes)
 }
 
 func (f watchedFile) WriteAt(p []byte, offset int64) (int, error) {
