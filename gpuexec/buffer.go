@@ -82,6 +82,11 @@ func (e *Executor) spare(ctx context.Context, bytes int64) bool {
 }
 
 func (e *Executor) alloc(ctx context.Context, n int64) (*Buffer, error) {
+	return e.reserve(ctx, n, func(d Device) (Memory, error) { return d.Alloc(n) })
+}
+
+// reserve makes a buffer of n bytes that the device gives.
+func (e *Executor) reserve(ctx context.Context, n int64, give func(Device) (Memory, error)) (*Buffer, error) {
 	var made atomic.Pointer[Buffer]
 	var left atomic.Bool // the caller has gone: whichever side takes the buffer out releases it
 	given := false
@@ -92,7 +97,7 @@ func (e *Executor) alloc(ctx context.Context, n int64) (*Buffer, error) {
 		}
 	}()
 	err := e.do(ctx, newJob(ctx, func(_ context.Context, w *worker) error {
-		m, err := w.on.device.Alloc(n)
+		m, err := give(w.on.device)
 		if w.note(err) != nil {
 			return err
 		}

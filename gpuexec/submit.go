@@ -3,6 +3,7 @@ package gpuexec
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -33,6 +34,20 @@ func init() {
 		b := buffer.(*Buffer)
 		return b.exec.ended("write", "", b.fill(ctx, write))
 	}
+	hidden.Adopt = func(ctx context.Context, executor any, memory []byte, release func()) (any, error) {
+		return executor.(*Executor).reserve(ctx, int64(len(memory)), func(d Device) (Memory, error) {
+			if d, can := d.(adopter); can {
+				return d.Adopt(memory, release), nil
+			}
+			return nil, fmt.Errorf("executor: adopt: the device has memory of its own only: %w", fault.ErrUnsupported)
+		})
+	}
+}
+
+// adopter is a Device whose kernels can read memory that is not its own. Release of what
+// Adopt gives calls release, which may be called again.
+type adopter interface {
+	Adopt(memory []byte, release func()) Memory
 }
 
 // fill has the buffer written in place, or copied to where the host does not share its memory.

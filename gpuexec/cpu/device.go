@@ -20,6 +20,7 @@ type device struct {
 	memory  []byte
 	heap    *heap.Heap
 	crew    crew
+	guests  guests
 }
 
 func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
@@ -105,7 +106,10 @@ func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 
 func (d *device) OpenQueue() (gpuexec.Queue, error) { return newQueue(d), nil }
 
-func (d *device) Close() error { return d.engine.Close() }
+func (d *device) Close() error {
+	d.guests.close()
+	return d.engine.Close()
+}
 
 // memory is a part of the linear memory.
 type memory struct {

@@ -121,20 +121,30 @@ func (l *kernelBlocks) run(ctx context.Context, first, end int, _ *scratch) erro
 
 // matmulBlocks are a product with a prepared weight.
 type matmulBlocks struct {
-	set  *gemm.Set
-	args gemm.Args
+	set   *gemm.Set
+	args  gemm.Args
+	guest bool // the weight is
 }
 
 func (l *matmulBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) {
 	m, k, n := int(op.Dims[0]), int(op.Dims[1]), int(op.Dims[2])
-	l.set, l.args = set, gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
-		B: floats(view(args[1]))[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
+	right, isGuest := weight(args[1])
+	l.set, l.guest = set, isGuest
+	l.args = gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
+		B: floats(right)[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
 	if op.Bias {
 		l.args.Bias = floats(view(args[2]))[:n]
 	}
 }
 
 func (l *matmulBlocks) run(ctx context.Context, first, end int, _ *scratch) error {
+	if l.guest {
+		return reading(l.args.B, func() error { return l.multiply(ctx, first, end) })
+	}
+	return l.multiply(ctx, first, end)
+}
+
+func (l *matmulBlocks) multiply(ctx context.Context, first, end int) error {
 	const most = 64 // blocks between two looks at ctx: some milliseconds
 	return inParts(ctx, first, end, most, func(first, end int) error { return l.set.Run(&l.args, first, end) })
 }
