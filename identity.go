@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/past"
 	"github.com/kiln-cache/kiln/internal/processor"
 	"github.com/kiln-cache/kiln/internal/self"
@@ -27,6 +28,9 @@ import (
 // request nor the config says it: that of the backend's first device, or of the
 // executable where no device's backend has the name.
 func identity(backend string) gpuexec.Identity {
+	if backend == hidden.Weights {
+		return gpuexec.Identity{Library: "kiln", Build: "layout 1"}
+	}
 	if registered := gpuexec.Find(backend); registered != nil {
 		return gpuexec.IdentityOf(context.Background(), registered)
 	}

@@ -169,11 +169,17 @@ func benchEncoder(b *testing.B) (each func(ids [][]int32) (took []float64)) {
 // benchEncoderOn is benchEncoder on so many of the runtime's workers; 0 = one a core.
 func benchEncoderOn(b *testing.B, cores int) (each func(ids [][]int32) (took []float64)) {
 	b.Helper()
+	return benchEncoderWith(b, kiln.Config{Workers: cores})
+}
+
+// benchEncoderWith is benchEncoder on a runtime of that config.
+func benchEncoderWith(b *testing.B, cfg kiln.Config) (each func(ids [][]int32) (took []float64)) {
+	b.Helper()
 	dir := "../.cache/minilm"
 	if _, err := os.Stat(dir); err != nil {
 		b.Skip("the model MiniLM is not here; fetch it with: make model")
 	}
-	rt, err := kiln.Open(kiln.Config{Workers: cores})
+	rt, err := kiln.Open(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -225,6 +231,35 @@ func BenchmarkTwoWorkers(b *testing.B) {
 		ratios = append(ratios, quickest[0].Seconds()/quickest[1].Seconds())
 	}
 	b.Logf("%+v", measure.SpreadOf(ratios))
+}
+
+// BenchmarkMapped has texts computed with weights in the process's own memory and with weights
+// mapped from a store, in turns on one core, and reports the first's median time over the
+// second's for the questions and for each length: median, least and most.
+func BenchmarkMapped(b *testing.B) {
+	stored := kiln.Config{Workers: 1, StoreDir: b.TempDir()}
+	b.Run("store", func(b *testing.B) { benchEncoderWith(b, stored) }) // closed at its end, when all is stored
+	own, mapped := benchEncoderOn(b, 1), benchEncoderWith(b, stored)
+	texts := map[string][][]int32{"questions": questions()[:50]}
+	for _, n := range []int{128, 512} {
+		texts[fmt.Sprintf("tokens=%d", n)] = [][]int32{make([]int32, n)}
+	}
+	for name, ids := range texts {
+		b.Run(name, func(b *testing.B) {
+			var ratios []float64
+			for b.Loop() {
+				var took [2]float64
+				for range 4 {
+					for _, text := range ids {
+						took[0] += own([][]int32{text})[0]
+						took[1] += mapped([][]int32{text})[0]
+					}
+				}
+				ratios = append(ratios, took[0]/took[1])
+			}
+			b.Logf("%+v", measure.SpreadOf(ratios))
+		})
+	}
 }
 
 // BenchmarkAlone has texts computed one after another, with nobody else, by a runtime of one

@@ -89,7 +89,7 @@ type Encoder struct {
 		announced kiln.Shape
 		closing   bool
 	}
-	left   atomic.Int64 // models that are not closed
+	left   atomic.Int64 // models that are not closed, and the storing of their weights
 	closed chan struct{}
 	err    error // of closing; read once closed is closed
 }
@@ -248,7 +248,7 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	workers := cmp.Or(c.Workers, workersOf(rt, exec))
 	e.left.Store(int64(workers))
 	for range workers {
-		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true, BFloat16: c.Weights == bfloat16s}))
+		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Store: rt.Store(), Packed: true, BFloat16: c.Weights == bfloat16s}))
 	}
 	read := make(chan error, 1)
 	go func() { read <- e.readTokenizer() }()
@@ -261,7 +261,23 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 		}
 		return errors.Join(err, e.session.Close(context.WithoutCancel(ctx)))
 	}
+	e.keep()
 	return nil
+}
+
+// keep stores weights that were packed, off the path of requests. Close waits for it.
+func (e *Encoder) keep() {
+	var all []func(context.Context)
+	for _, m := range e.mu.idle {
+		all = append(all, m.Keep())
+	}
+	e.left.Add(1)
+	go func() {
+		defer e.done()
+		for _, store := range all {
+			store(context.Background())
+		}
+	}()
 }
 
 // prepare has all models prepare the weights, which they share.
@@ -306,8 +322,8 @@ func (e *Encoder) Info() Info {
 }
 
 // Close ends the encoder: calls that wait get ErrClosed, and each text that is being
-// computed is finished. Then the weights go back. It waits for that; ctx ends the
-// waiting only. Closing again waits again. The runtime stays open.
+// computed is finished. Then the weights go back, and are stored if the runtime's store has
+// them not. It waits for that; ctx ends the waiting only. Closing again waits again. The runtime stays open.
 func (e *Encoder) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.mu.closing = true
@@ -331,6 +347,10 @@ func (e *Encoder) Close(ctx context.Context) error {
 // retire closes a model that nobody uses any more, and with the last one what they share.
 func (e *Encoder) retire(m *forward.Model) {
 	m.Close()
+	e.done()
+}
+
+func (e *Encoder) done() {
 	if e.left.Add(-1) == 0 {
 		e.err = errors.Join(e.session.Close(context.Background()), e.folder.Weights.Close())
 		close(e.closed)

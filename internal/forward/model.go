@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -9,13 +10,14 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
 	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// Config says what a Model runs on. Every field but those of type bool must be given;
+// Config says what a Model runs on. Every field but Store and those of type bool must be given;
 // the caller closes what is in it after the Model.
 type Config struct {
 	Session  *kiln.Session
@@ -23,6 +25,7 @@ type Config struct {
 	Library  ops.Library       // of the executor's backend
 	Engine   *constants.Engine // where prepared weights are shared
 	Weights  *Weights          // of the model to run; several models may share it
+	Store    *blobstore.Store  // where packed weights are kept; nil = nowhere
 	Packed   bool              // no padding between requests, where the device and the list have it
 	BFloat16 bool              // round the weights of matrix products to bfloat16; ErrUnsupported where the device has none
 	Record   bool              // note what is asked for: see Recorded
@@ -77,7 +80,8 @@ func New(cfg Config) *Model {
 		m.pack()
 	}
 	m.intern(cfg.Packed)
-	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor)}
+	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor),
+		shelf: shelfOf(cfg.Store, cfg.Executor, list)}
 	return m
 }
 
@@ -116,6 +120,14 @@ func (m *Model) RunTyped(ctx context.Context, ids, types [][]int32) (*Answer, er
 	if err != nil {
 		return nil, err
 	}
+	a, err := m.run(ctx, asked, total, ids, types)
+	if errors.Is(err, fault.ErrIO) && m.tensors.discard(ctx) == nil { // a weight's file in the store is gone: they are packed
+		a, err = m.run(ctx, asked, total, ids, types)
+	}
+	return a, err
+}
+
+func (m *Model) run(ctx context.Context, asked shapegroups.Shape, total int, ids, types [][]int32) (*Answer, error) {
 	if err := m.renew(ctx); err != nil {
 		return nil, err
 	}
@@ -213,6 +225,7 @@ func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	if err != nil {
 		return err
 	}
+	defer m.tensors.shelf.begin()()
 	get := func(s step) (err error) {
 		for _, w := range s.bound.Weights {
 			if _, err = m.tensors.get(ctx, s.op, w, constants.Options{Linger: -1}); err != nil {

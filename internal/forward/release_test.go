@@ -19,6 +19,12 @@ import (
 // modelOfItsOwn is a model on the CPU behind a runtime of its own.
 func modelOfItsOwn(t *testing.T) (*Model, *kiln.Runtime) {
 	t.Helper()
+	return modelWith(t, kiln.Config{})
+}
+
+// modelWith is modelOfItsOwn on a runtime of that config.
+func modelWith(t *testing.T, cfg kiln.Config) (*Model, *kiln.Runtime) {
+	t.Helper()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -27,7 +33,8 @@ func modelOfItsOwn(t *testing.T) (*Model, *kiln.Runtime) {
 	}
 	lib, err := cpu.New("auto")
 	must(err)
-	rt, err := kiln.Open(kiln.Config{Workers: 1, Lookup: func(string) (string, bool) { return "", false }})
+	cfg.Workers, cfg.Lookup = 1, func(string) (string, bool) { return "", false }
+	rt, err := kiln.Open(cfg)
 	must(err)
 	t.Cleanup(func() { rt.Close(context.Background()) })
 	exec, err := rt.Executor(context.Background(), lib, 0)
@@ -42,7 +49,7 @@ func modelOfItsOwn(t *testing.T) (*Model, *kiln.Runtime) {
 	t.Cleanup(func() { weights.Close() })
 	session, err := rt.Session(kiln.SessionConfig{})
 	must(err)
-	return New(Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights}), rt
+	return New(Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights, Store: rt.Store()}), rt
 }
 
 // released says whether a buffer was given back: it can then not be read.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -24,6 +25,7 @@ type tensors struct {
 	lib    ops.Library
 	engine *constants.Engine
 	source *Weights
+	shelf  shelf
 	held   map[string]*tensor
 	count  Constants
 
@@ -68,11 +70,19 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight, opts con
 	// The executor and its restarts are in the key, so that nobody finds a buffer of another
 	// device, or one that was lost (SPEC K5, E1).
 	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), fmt.Append(nil, w.Shape, ts.exec.Stats().Number, ts.restarts))}
+	place := ts.shelf.place(identity, form, w)
+	var packing time.Duration // 0: it is mapped from there, or not prepared here
 	owned := false
 	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, opts,
 		func(ctx context.Context) (constants.Value, error) {
 			owned = true
-			return ts.prepare(ctx, form, w)
+			if b := place.take(ctx, ts.exec, form.Bytes); b != nil {
+				return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
+			}
+			began := time.Now()
+			v, err := ts.prepare(ctx, form, w)
+			packing = time.Since(began)
+			return v, err
 		})
 	if err != nil {
 		return nil, err
@@ -84,6 +94,9 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight, opts con
 		ts.count.Owners++
 	default:
 		ts.count.Hits++
+	}
+	if packing > 0 {
+		ts.shelf.miss(place, w.Name, packing)
 	}
 	t := &tensor{key, lease, cached}
 	ts.held[w.Name] = t
@@ -160,7 +173,7 @@ func (m *Model) renew(ctx context.Context) error {
 	return nil
 }
 
-// discard takes what was lost with the device out of the cache, too.
+// discard takes what is lost out of the cache, too.
 func (ts *tensors) discard(ctx context.Context) error {
 	for name, t := range ts.held {
 		if t.cached && t.lease.Resident() {

@@ -26,7 +26,7 @@ func OpenWeights(list *List, seed uint64) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Weights{list, set}, nil
+	return &Weights{list: list, set: set}, nil
 }
 
 // WeightsOf has the weights of a model from an open file, which it closes.
@@ -37,7 +37,7 @@ func WeightsOf(list *List, name string, file *tensorfile.File) (*Weights, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Weights{list, set}, nil
+	return &Weights{list: list, set: set}, nil
 }
 
 // Close closes the file, if there is one.

@@ -17,6 +17,10 @@ import (
 // memory, else by a copy. No worker waits for write. gpuexec sets it.
 var Fill func(ctx context.Context, buffer any, write func(into []byte) error) error
 
+// Weights is the backend of a store under which packed weights of cpu are kept. Their identity
+// names the code that lays them out, which no compiler, driver or processor changes.
+const Weights = "cpu-weights"
+
 // Adopt makes a buffer of memory that is only read, on an executor whose device can, which is
 // that of cpu: else fault.ErrUnsupported. release is called when nobody reads it any more, and
 // not if there is an error; it is to be one that may be called again. gpuexec sets it.

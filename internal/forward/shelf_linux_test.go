@@ -1,0 +1,243 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/forward/oplist"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+var bg = context.Background()
+
+// prepared is a model on a runtime of that config whose weights are prepared and, if they were not
+// there, stored.
+func prepared(t *testing.T, cfg kiln.Config) (*Model, *kiln.Runtime) {
+	t.Helper()
+	m, rt := modelWith(t, cfg)
+	if err := m.Prepare(bg); err != nil {
+		t.Fatal(err)
+	}
+	m.Keep()(bg)
+	return m, rt
+}
+
+// kernels gives how many weights of products the model has, those that are mapped, and those
+// that are stored.
+func kernels(m *Model, dir string) (all, mapped, stored int) {
+	maps, _ := os.ReadFile("/proc/self/maps")
+	for _, w := range m.list.Weights {
+		t := m.tensors.held[w.Name]
+		if w.Role == oplist.Kernel && t != nil {
+			all++
+		}
+	}
+	for line := range bytes.Lines(maps) {
+		if bytes.Contains(line, []byte(dir)) && bytes.Contains(line, []byte("kernel.bin")) {
+			mapped++
+		}
+	}
+	return all, mapped, len(weightFiles(dir))
+}
+
+// weightFiles are the files of packed weights in a store.
+func weightFiles(dir string) (all []string) {
+	_ = filepath.WalkDir(filepath.Join(dir, "cpu-weights"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "kernel.bin" {
+			all = append(all, path)
+		}
+		return nil
+	})
+	return all
+}
+
+func outputs(t *testing.T, m *Model) []float32 {
+	t.Helper()
+	ids := make([]int32, 40)
+	for at := range ids {
+		ids[at] = int32(at * 11)
+	}
+	a, err := m.Run(bg, [][]int32{ids[:13], ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Output
+}
+
+// T3, P6, E8: weights are packed by the first process and stored; later ones map them, and
+// compute the same bits. Nothing stays mapped when the runtime is closed.
+func TestWeightsAreMappedFromTheStore(t *testing.T) {
+	alone, _ := prepared(t, kiln.Config{})
+	defer alone.Close()
+	want := outputs(t, alone)
+	cfg := kiln.Config{StoreDir: t.TempDir()}
+	first, _ := prepared(t, cfg)
+	all, mapped, stored := kernels(first, cfg.StoreDir)
+	if all == 0 || mapped != 0 || stored != all {
+		t.Errorf("the first has %d weights of products, %d mapped, %d stored", all, mapped, stored)
+	}
+	if got := outputs(t, first); !slices.Equal(got, want) {
+		t.Error("the first computes other bits")
+	}
+	second, _ := prepared(t, cfg)
+	if _, mapped, stored := kernels(second, cfg.StoreDir); mapped != all || stored != all {
+		t.Errorf("the second has %d of %d mapped, %d stored", mapped, all, stored)
+	}
+	if got := outputs(t, second); !slices.Equal(got, want) {
+		t.Error("the second computes other bits")
+	}
+	second.Close()
+	if err := second.exec.Close(bg); err != nil {
+		t.Error(err)
+	}
+	if _, mapped, _ := kernels(second, cfg.StoreDir); mapped != 0 {
+		t.Errorf("%d are mapped still", mapped)
+	}
+	first.Close()
+}
+
+// P4, P5: a weight whose file was cut while it is mapped is packed; the request has its answer.
+func TestMappedWeightIsCut(t *testing.T) {
+	cfg := kiln.Config{StoreDir: t.TempDir()}
+	first, _ := prepared(t, cfg)
+	defer first.Close()
+	want := outputs(t, first)
+	second, _ := prepared(t, cfg)
+	defer second.Close()
+	all, mapped, _ := kernels(second, cfg.StoreDir)
+	if mapped != all {
+		t.Fatalf("%d of %d are mapped", mapped, all)
+	}
+	for _, file := range weightFiles(cfg.StoreDir) {
+		if err := os.Truncate(file, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if got := outputs(t, second); !slices.Equal(got, want) {
+			t.Error("other bits")
+		}
+	}
+}
+
+// P4, P5: entries that are damaged, a store that can be read only, and one that takes nothing,
+// cost the packing and no more.
+func TestWeightsWithoutTheStore(t *testing.T) {
+	alone, _ := prepared(t, kiln.Config{})
+	defer alone.Close()
+	want := outputs(t, alone)
+	dir := t.TempDir()
+	first, _ := prepared(t, kiln.Config{StoreDir: dir})
+	first.Close()
+	all := weightFiles(dir)
+	for i, file := range all {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[len(text)*i/len(all)] ^= 1
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, cfg := range map[string]kiln.Config{
+		"read only": {StoreDir: dir, Store: blobstore.Config{ReadOnly: true}},
+		"healed":    {StoreDir: dir},
+		"small":     {StoreDir: t.TempDir(), StoreBytes: limit.Of(1 << 20)}, // the weights have 1.6 MB
+		"off":       {StoreDir: t.TempDir(), Store: blobstore.Config{Off: []string{"cpu-weights"}}},
+		"unknown": {StoreDir: t.TempDir(), Store: blobstore.Config{
+			Identity: func(string) gpuexec.Identity { return gpuexec.Identity{} }}},
+	} {
+		m, rt := prepared(t, cfg)
+		if got := outputs(t, m); !slices.Equal(got, want) {
+			t.Errorf("%s: other bits", name)
+		}
+		count, mapped, stored := kernels(m, cfg.StoreDir)
+		if n := map[string]int{"healed": count}[name]; mapped != 0 || name != "read only" && stored != n {
+			t.Errorf("%s: %d mapped, %d stored, want %d", name, mapped, stored, n)
+		}
+		m.Close()
+		if err := rt.Close(bg); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// T3: a weight that the constant cache lets go is packed when a request wants it again: to
+// verify its file takes longer.
+func TestFlushedWeightIsPacked(t *testing.T) {
+	cfg := kiln.Config{StoreDir: t.TempDir()}
+	first, _ := prepared(t, cfg)
+	first.Close()
+	m, rt := prepared(t, cfg)
+	defer m.Close()
+	want := outputs(t, m)
+	if err := m.tensors.discard(bg); err != nil {
+		t.Fatal(err)
+	}
+	hits := rt.Store().Stats().Hits
+	if got := outputs(t, m); !slices.Equal(got, want) {
+		t.Error("other bits")
+	}
+	if n := rt.Store().Stats().Hits - hits; n != 0 {
+		t.Errorf("%d entries are read for a request", n)
+	}
+}
+
+// Keep ends with its context, and may run when the model is closed.
+func TestKeepEnds(t *testing.T) {
+	dir := t.TempDir()
+	m, _ := modelWith(t, kiln.Config{StoreDir: dir})
+	if err := m.Prepare(bg); err != nil {
+		t.Fatal(err)
+	}
+	keep := m.Keep()
+	m.Keep()(bg) // of which there are none any more
+	ended, end := context.WithCancel(bg)
+	end()
+	keep(ended)
+	if _, _, stored := kernels(m, dir); stored != 0 {
+		t.Errorf("%d are stored", stored)
+	}
+	m.Close()
+	again, _ := modelWith(t, kiln.Config{StoreDir: dir})
+	if err := again.Prepare(bg); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ := kernels(again, dir)
+	keep = again.Keep()
+	again.Close()
+	keep(bg)
+	if _, _, stored := kernels(again, dir); stored != all {
+		t.Errorf("%d of %d are stored", stored, all)
+	}
+}
+
+// P5: a store that takes nothing any more is asked once.
+func TestKeepGivesUp(t *testing.T) {
+	dir := t.TempDir()
+	m, rt := modelWith(t, kiln.Config{StoreDir: dir})
+	defer m.Close()
+	if err := m.Prepare(bg); err != nil {
+		t.Fatal(err)
+	}
+	full := limit.Of(4 << 10)
+	other, err := blobstore.Open(bg, blobstore.Config{Dir: dir, Capacity: full})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(bg)
+	m.Keep()(bg)
+	if n := rt.Store().Stats().Reasons[fault.TooLarge]; n != 1 {
+		t.Errorf("it was asked %d times", n)
+	}
+}
