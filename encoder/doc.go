@@ -25,8 +25,8 @@
 // The caller owns the runtime and closes it after its encoders. An Encoder has one
 // session and, for each worker, a model in it. Prepared weights are constants of the
 // runtime: encoders of the same file of weights share them. If the runtime has a store, the
-// packed weights of products on cpu are kept in it, and later processes map them from there
-// and share their memory, unless they would take more than half of its capacity.
+// packed weights of products on cpu are kept in it, and processes map them from there and
+// share their memory, unless they would take more than half of its capacity.
 //
 // # Concurrency
 //

@@ -85,6 +85,7 @@ type Encoder struct {
 		sync.Mutex
 		queue     queue
 		idle      []*forward.Model // one a worker: those that nobody uses
+		stale     []*forward.Model // those that hold weights which were replaced; see renew
 		running   []*batch         // at most one a worker
 		announced kiln.Shape
 		closing   bool
@@ -267,17 +268,38 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 
 // keep stores weights that were packed, off the path of requests. Close waits for it.
 func (e *Encoder) keep() {
-	var all []func(context.Context)
-	for _, m := range e.mu.idle {
+	models := slices.Clone(e.mu.idle)
+	var all []func(context.Context, func())
+	for _, m := range models {
 		all = append(all, m.Keep())
 	}
 	e.left.Add(1)
 	go func() {
 		defer e.done()
 		for _, store := range all {
-			store(context.Background())
+			store(context.Background(), func() { e.renew(models) })
 		}
 	}()
+}
+
+// renew has models let go of a weight that was replaced: idle ones at once, the others when
+// they run again or become idle.
+func (e *Encoder) renew(models []*forward.Model) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, m := range e.mu.idle {
+		m.LetGo()
+	}
+	e.mu.stale = slices.DeleteFunc(slices.Clone(models), func(m *forward.Model) bool { return slices.Contains(e.mu.idle, m) })
+}
+
+// rest makes a model idle. The lock is held.
+func (e *Encoder) rest(m *forward.Model) {
+	if at := slices.Index(e.mu.stale, m); at >= 0 {
+		e.mu.stale = slices.Delete(e.mu.stale, at, at+1)
+		m.LetGo()
+	}
+	e.mu.idle = append(e.mu.idle, m)
 }
 
 // prepare has all models prepare the weights, which they share.

@@ -121,7 +121,7 @@ func (e *Encoder) next(m *forward.Model, done *batch) turn {
 	case e.mu.closing:
 		go e.retire(m)
 	default:
-		e.mu.idle = append(e.mu.idle, m)
+		e.rest(m)
 	}
 	return t
 }

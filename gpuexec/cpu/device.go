@@ -121,7 +121,7 @@ func (m *memory) Mapped() []byte { return m.d.memory[m.offset : m.offset+m.bytes
 
 // Release returns the memory; large parts go back to the system.
 func (m *memory) Release() {
-	const worthIt = 1 << 20 // below it the system call costs more than the pages
+	const worthIt = 512 << 10 // below it the system call costs more than the pages
 	if m.bytes >= worthIt {
 		_ = m.d.engine.Discard(uint64(m.offset), uint64(m.bytes)) // it would only stay in use
 	}

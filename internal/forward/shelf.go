@@ -26,8 +26,9 @@ type shelf struct {
 
 // packed is a weight that this model has packed, since it was not in the store.
 type packed struct {
-	name, key string
-	cost      time.Duration
+	place
+	name string
+	cost time.Duration
 }
 
 // smallest is the size of the smallest weight that is stored, in bytes: below it there is
@@ -93,40 +94,83 @@ func (p place) take(ctx context.Context, exec *gpuexec.Executor, bytes int64) *g
 // miss notes a weight that was packed, for Keep.
 func (s *shelf) miss(p place, name string, cost time.Duration) {
 	if p.store != nil {
-		s.missed = append(s.missed, packed{name, p.key, cost})
+		s.missed = append(s.missed, packed{p, name, cost})
 	}
 }
 
 // Keep gives what stores the weights that this model packed when it was prepared, off the path of
-// requests. It may run on any goroutine, also after Close; it ends early with ctx, and at the
-// first weight that the store does not take, of which the store tells. It is to be called once.
-func (m *Model) Keep() func(ctx context.Context) {
-	store, missed := m.tensors.shelf.store, m.tensors.shelf.missed
-	m.tensors.shelf.missed = nil
-	held := make([]*constants.Held, len(missed))
+// requests, and puts the mapped ones in their place in the constant cache: models take them from
+// there at their next run. replaced is called behind each, so that they may LetGo. It may run on
+// any goroutine, also after Close; it ends early with ctx, and at the first weight that the store
+// does not take, of which the store tells. It is to be called once.
+func (m *Model) Keep() func(ctx context.Context, replaced func()) {
+	ts := &m.tensors
+	missed := ts.shelf.missed
+	ts.shelf.missed = nil
+	held, keys := make([]*constants.Held, len(missed)), make([]constants.Key, len(missed))
 	for i, p := range missed {
-		if t := m.tensors.held[p.name]; t != nil {
+		if t := ts.held[p.name]; t != nil {
 			held[i], _ = t.lease.Hold(nil)
+			keys[i] = t.key
 		}
 	}
-	return func(ctx context.Context) {
-		var data, room []byte
+	k := keeper{engine: ts.engine, exec: ts.exec}
+	return func(ctx context.Context, replaced func()) {
 		failed := false
 		for i, h := range held {
 			if h == nil {
 				continue // it was let go
 			}
 			if b, there := h.Use(); there && !failed && ctx.Err() == nil {
-				err := hidden.Fill(ctx, b, func(memory []byte) error { // which is there until this returns
-					data = append(data[:0], memory...)
-					return nil
-				})
-				if err == nil {
-					err = hidden.PutToMap(ctx, store, hidden.Weights, missed[i].key, data, missed[i].cost, &room)
-				}
-				failed = err != nil
+				failed = k.keep(ctx, missed[i], keys[i], b.(*gpuexec.Buffer)) != nil
 			}
 			h.Drop()
+			replaced()
 		}
 	}
+}
+
+// keeper keeps weights, one after the other.
+type keeper struct {
+	engine     *constants.Engine
+	exec       *gpuexec.Executor
+	data, room []byte
+}
+
+func (k *keeper) keep(ctx context.Context, p packed, key constants.Key, b *gpuexec.Buffer) error {
+	err := hidden.Fill(ctx, b, func(memory []byte) error { // which is there until this returns
+		k.data = append(k.data[:0], memory...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := hidden.PutToMap(ctx, p.store, hidden.Weights, p.key, k.data, p.cost, &k.room); err != nil {
+		return err
+	}
+	p.room = &k.room
+	if mapped := p.take(ctx, k.exec, b.Bytes()); mapped != nil {
+		return k.replace(ctx, key, mapped)
+	}
+	return nil
+}
+
+// replace puts the mapped weight in the place of the packed one, if that is still there.
+func (k *keeper) replace(ctx context.Context, key constants.Key, mapped *gpuexec.Buffer) error {
+	if was, err := k.engine.Remove(ctx, key); err != nil || !was {
+		mapped.Release()
+		return err
+	}
+	taken := false
+	lease, _, err := k.engine.Get(ctx, key, mapped.Bytes(), constants.Options{}, func(context.Context) (constants.Value, error) {
+		taken = true
+		return constants.Value{Any: mapped, Bytes: mapped.Bytes(), Free: mapped.Release}, nil
+	})
+	if !taken { // there was an error, or a request came between and packed the weight
+		mapped.Release()
+	}
+	if lease != nil {
+		lease.End()
+	}
+	return err
 }

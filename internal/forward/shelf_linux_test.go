@@ -3,6 +3,7 @@ package forward
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,7 +28,7 @@ func prepared(t *testing.T, cfg kiln.Config) (*Model, *kiln.Runtime) {
 	if err := m.Prepare(bg); err != nil {
 		t.Fatal(err)
 	}
-	m.Keep()(bg)
+	m.Keep()(bg, func() {})
 	return m, rt
 }
 
@@ -73,36 +74,42 @@ func outputs(t *testing.T, m *Model) []float32 {
 	return a.Output
 }
 
-// T3, P6, E8: weights are packed by the first process and stored; later ones map them, and
+// T3, P6, E8: weights are packed by the first process and stored; it and later ones map them, and
 // compute the same bits. Nothing stays mapped when the runtime is closed.
 func TestWeightsAreMappedFromTheStore(t *testing.T) {
 	alone, _ := prepared(t, kiln.Config{})
 	defer alone.Close()
 	want := outputs(t, alone)
 	cfg := kiln.Config{StoreDir: t.TempDir()}
-	first, _ := prepared(t, cfg)
+	first, rt := prepared(t, cfg)
+	size := rt.Constants().Stats().Bytes
 	all, mapped, stored := kernels(first, cfg.StoreDir)
-	if all == 0 || mapped != 0 || stored != all {
+	if all == 0 || mapped != all || stored != all {
 		t.Errorf("the first has %d weights of products, %d mapped, %d stored", all, mapped, stored)
 	}
-	if got := outputs(t, first); !slices.Equal(got, want) {
-		t.Error("the first computes other bits")
+	for range 2 {
+		if got := outputs(t, first); !slices.Equal(got, want) {
+			t.Error("the first computes other bits")
+		}
+	}
+	if owners := first.Constants().Owners; owners != int64(len(first.list.Weights)) || size != rt.Constants().Stats().Bytes {
+		t.Errorf("%d weights were prepared of %d; constants take %d bytes, %d before", owners, len(first.list.Weights), rt.Constants().Stats().Bytes, size)
 	}
 	second, _ := prepared(t, cfg)
-	if _, mapped, stored := kernels(second, cfg.StoreDir); mapped != all || stored != all {
+	if _, mapped, stored := kernels(second, cfg.StoreDir); mapped != 2*all || stored != all {
 		t.Errorf("the second has %d of %d mapped, %d stored", mapped, all, stored)
 	}
 	if got := outputs(t, second); !slices.Equal(got, want) {
 		t.Error("the second computes other bits")
 	}
+	first.Close()
 	second.Close()
-	if err := second.exec.Close(bg); err != nil {
+	if err := errors.Join(first.exec.Close(bg), second.exec.Close(bg)); err != nil {
 		t.Error(err)
 	}
 	if _, mapped, _ := kernels(second, cfg.StoreDir); mapped != 0 {
 		t.Errorf("%d are mapped still", mapped)
 	}
-	first.Close()
 }
 
 // P4, P5: a weight whose file was cut while it is mapped is packed; the request has its answer.
@@ -114,16 +121,16 @@ func TestMappedWeightIsCut(t *testing.T) {
 	second, _ := prepared(t, cfg)
 	defer second.Close()
 	all, mapped, _ := kernels(second, cfg.StoreDir)
-	if mapped != all {
-		t.Fatalf("%d of %d are mapped", mapped, all)
+	if mapped != 2*all {
+		t.Fatalf("%d of %d are mapped, twice", mapped, all)
 	}
 	for _, file := range weightFiles(cfg.StoreDir) {
 		if err := os.Truncate(file, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range 2 {
-		if got := outputs(t, second); !slices.Equal(got, want) {
+	for _, m := range []*Model{first, second, first, second} {
+		if got := outputs(t, m); !slices.Equal(got, want) {
 			t.Error("other bits")
 		}
 	}
@@ -136,8 +143,11 @@ func TestWeightsWithoutTheStore(t *testing.T) {
 	defer alone.Close()
 	want := outputs(t, alone)
 	dir := t.TempDir()
-	first, _ := prepared(t, kiln.Config{StoreDir: dir})
+	first, rt := prepared(t, kiln.Config{StoreDir: dir})
 	first.Close()
+	if err := rt.Close(bg); err != nil {
+		t.Fatal(err)
+	}
 	all := weightFiles(dir)
 	for i, file := range all {
 		text, err := os.ReadFile(file)
@@ -162,7 +172,7 @@ func TestWeightsWithoutTheStore(t *testing.T) {
 			t.Errorf("%s: other bits", name)
 		}
 		count, mapped, stored := kernels(m, cfg.StoreDir)
-		if n := map[string]int{"healed": count}[name]; mapped != 0 || name != "read only" && stored != n {
+		if n := map[string]int{"healed": count}[name]; mapped != n || name != "read only" && stored != n {
 			t.Errorf("%s: %d mapped, %d stored, want %d", name, mapped, stored, n)
 		}
 		m.Close()
@@ -201,10 +211,10 @@ func TestKeepEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	keep := m.Keep()
-	m.Keep()(bg) // of which there are none any more
+	m.Keep()(bg, func() {}) // of which there are none any more
 	ended, end := context.WithCancel(bg)
 	end()
-	keep(ended)
+	keep(ended, func() {})
 	if _, _, stored := kernels(m, dir); stored != 0 {
 		t.Errorf("%d are stored", stored)
 	}
@@ -216,7 +226,7 @@ func TestKeepEnds(t *testing.T) {
 	all, _, _ := kernels(again, dir)
 	keep = again.Keep()
 	again.Close()
-	keep(bg)
+	keep(bg, func() {})
 	if _, _, stored := kernels(again, dir); stored != all {
 		t.Errorf("%d of %d are stored", stored, all)
 	}
@@ -236,7 +246,7 @@ func TestKeepGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(bg)
-	m.Keep()(bg)
+	m.Keep()(bg, func() {})
 	if n := rt.Store().Stats().Reasons[fault.TooLarge]; n != 1 {
 		t.Errorf("it was asked %d times", n)
 	}

@@ -158,6 +158,19 @@ func (ts *tensors) write(ctx context.Context, into []byte, form ops.Prepared, w 
 	})
 }
 
+// LetGo lets weights go that are not in the constant cache any more, which else go when they are
+// wanted next: their memory is given back. It gives their number.
+func (m *Model) LetGo() (n int) {
+	for name, t := range m.tensors.held {
+		if t.cached && !t.lease.Resident() {
+			t.lease.End()
+			delete(m.tensors.held, name)
+			n++
+		}
+	}
+	return n
+}
+
 // renew lets go of what was lost with the device, if it was opened again: it is made
 // anew (SPEC E1).
 func (m *Model) renew(ctx context.Context) error {
