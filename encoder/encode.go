@@ -23,6 +23,9 @@ import (
 // is the text that failed, as texts[3]; it is ErrInvalid where the tokenizer has a token
 // that the model has no row for.
 func (e *Encoder) Encode(ctx context.Context, texts []string) ([][]float32, error) {
+	if e.none() {
+		return nil, errNone
+	}
 	ids := make([][]int32, len(texts))
 	for i, text := range texts {
 		if err := ctx.Err(); err != nil {
@@ -38,6 +41,9 @@ func (e *Encoder) Encode(ctx context.Context, texts []string) ([][]float32, erro
 // Tokenize gives the ids that Encode computes for a text, [CLS], prompt and [SEP] among
 // them, and whether the text was cut.
 func (e *Encoder) Tokenize(text string) (ids []int32, cut bool) {
+	if e.none() {
+		return nil, false
+	}
 	text = e.prompt + text
 	if e.folder.Lower {
 		text = lower(text)
@@ -50,6 +56,9 @@ func (e *Encoder) Tokenize(text string) (ids []int32, cut bool) {
 // without a token or with more than Info.MaxTokens, and an id that the model has no row
 // for, match ErrInvalid before anything is computed.
 func (e *Encoder) EncodeTokens(ctx context.Context, texts [][]int32) ([][]float32, error) {
+	if e.none() {
+		return nil, errNone
+	}
 	return e.encode(ctx, newCall("texts", texts, nil, e.pool))
 }
 
@@ -62,6 +71,9 @@ func (e *Encoder) EncodeTokens(ctx context.Context, texts [][]int32) ([][]float3
 // ErrUnsupported where the model is no cross-encoder; other errors are those of Encode,
 // with a Key such as pairs[3].
 func (e *Encoder) Score(ctx context.Context, pairs [][2]string) ([]float32, error) {
+	if e.none() {
+		return nil, errNone
+	}
 	head := e.folder.Head
 	if head == nil {
 		return nil, &fault.Error{Op: "encoder: score", Err: fmt.Errorf("%w: the model has no classifier of one label: open the folder of a cross-encoder", fault.ErrUnsupported)}

@@ -72,7 +72,8 @@ type Info struct {
 	Prompts       map[string]string // of the folder, by name
 }
 
-// Encoder computes embeddings of texts. Safe for concurrent use.
+// Encoder computes embeddings of texts. Safe for concurrent use. One that Open did not give,
+// nil or zero, answers like one that was closed.
 type Encoder struct {
 	info    Info
 	folder  *folder.Folder
@@ -90,14 +91,18 @@ type Encoder struct {
 		announced kiln.Shape
 		closing   bool
 	}
-	left   atomic.Int64 // models that are not closed, and the storing of their weights
-	closed chan struct{}
-	err    error // of closing; read once closed is closed
+	left   atomic.Int64  // models that are not closed, and the storing of their weights
+	closed chan struct{} // nil where Open did not give the encoder
+	err    error         // of closing; read once closed is closed
 }
 
+// none says that Open did not give the encoder.
+func (e *Encoder) none() bool { return e == nil || e.closed == nil }
+
 // errClosed is what calls of an encoder that was closed get, errOver those of one whose runtime
-// was.
+// was, errNone those of one that is nil or zero.
 var (
+	errNone   error = &fault.Error{Op: "encoder", Err: fmt.Errorf("the encoder is nil or zero, and so %w: want one that Open gave", fault.ErrClosed)}
 	errClosed error = &fault.Error{Op: "encoder", Err: fmt.Errorf("the encoder is %w: open another one", fault.ErrClosed)}
 	errOver         = fmt.Errorf("the encoder's runtime is %w: open both anew, and close an encoder before its runtime", fault.ErrClosed)
 )
@@ -338,6 +343,9 @@ func workersOf(rt *kiln.Runtime, exec *gpuexec.Executor) int {
 
 // Info says what the encoder computes.
 func (e *Encoder) Info() Info {
+	if e.none() {
+		return Info{}
+	}
 	i := e.info
 	i.Prompts = maps.Clone(i.Prompts)
 	return i
@@ -347,6 +355,9 @@ func (e *Encoder) Info() Info {
 // computed is finished. Then the weights go back, and are stored if the runtime's store has
 // them not. It waits for that; ctx ends the waiting only. Closing again waits again. The runtime stays open.
 func (e *Encoder) Close(ctx context.Context) error {
+	if e.none() {
+		return nil
+	}
 	e.mu.Lock()
 	e.mu.closing = true
 	e.mu.queue.clear(errClosed)
