@@ -209,9 +209,9 @@ func (e *Encoder) configure(c Config) error {
 
 // readTokenizer reads the folder's tokenizer, which may have no id that the model has no
 // row for.
-func (e *Encoder) readTokenizer() (err error) {
+func (e *Encoder) readTokenizer(ctx context.Context) (err error) {
 	f := e.folder
-	if e.tokens, err = wordpiece.Open(f.Tokenizer); err != nil {
+	if e.tokens, err = wordpiece.Open(ctx, f.Tokenizer); err != nil {
 		return err
 	}
 	ids, _ := e.Tokenize("")
@@ -257,7 +257,7 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Store: rt.Store(), Packed: true, BFloat16: c.Weights == bfloat16s}))
 	}
 	read := make(chan error, 1)
-	go func() { read <- e.readTokenizer() }()
+	go func() { read <- e.readTokenizer(ctx) }()
 	err = unprepared(c.Weights, prepare(ctx, e.mu.idle))
 	err = cmp.Or(<-read, err)
 	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed()}

@@ -191,6 +191,19 @@ func TestFailedOpeningHoldsNothing(t *testing.T) {
 	}
 }
 
+// F4: the end of an opening's context ends the reading of its tokenizer.
+func TestTokenizerIsLeft(t *testing.T) {
+	rt := openRuntime(t)
+	open(t, rt, put(t, newBERT().files()), encoder.Config{}) // opens the device, which an ended context does not
+	files := newBERT().files()
+	files["tokenizer.json"] = []byte("what nobody gets to see")
+	gone, cancel := context.WithCancel(bg)
+	cancel()
+	if _, err := encoder.Open(gone, rt, put(t, files), encoder.Config{}); !errors.Is(err, context.Canceled) || errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("%v, want the error of the context alone", err)
+	}
+}
+
 // A text of one encoder is computed while another one, which is being opened, waits for a file
 // of weights, though there is one worker: files may be slow.
 func TestTextsWhileWeightsAreRead(t *testing.T) {

@@ -2,6 +2,7 @@ package wordpiece
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"math"
 	"path/filepath"
@@ -38,6 +39,14 @@ func (f *tokenizerFile) object(path string, raw json.RawMessage, known ...string
 	return o, f.only(path, o, known...)
 }
 
+// large is object for one of which the field big has the most. Who reads that field checks it.
+func (f *tokenizerFile) large(ctx context.Context, path string, raw json.RawMessage, big string) (fields, error) {
+	if o, err := split(ctx, raw, big); o != nil || err != nil {
+		return o, err
+	}
+	return f.object(path, raw)
+}
+
 func (f *tokenizerFile) only(path string, o fields, known ...string) error {
 	for _, k := range known {
 		if v, ok := o[k]; (!ok || string(v) == "null") && !strings.HasSuffix(k, "?") {
@@ -71,9 +80,9 @@ func (f *tokenizerFile) typed(path string, raw json.RawMessage, wanted ...string
 	return is.Type, nil
 }
 
-func (c *config) parseJSON(name string, text []byte) (*settings, error) {
+func (c *config) parseJSON(ctx context.Context, name string, text []byte) (*settings, error) {
 	f := &tokenizerFile{name: name, settings: &settings{file: name, pad: -1}}
-	top, err := f.object("the file", text)
+	top, err := f.large(ctx, "the file", text, "model")
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +99,9 @@ func (c *config) parseJSON(name string, text []byte) (*settings, error) {
 		name string
 		read func(json.RawMessage) error
 	}{
-		{"model", f.readModel}, {"normalizer", f.readNormalizer}, {"pre_tokenizer", f.readPreTokenizer},
-		{"post_processor", f.readPostProcessor}, {"added_tokens", f.readAdded},
+		{"model", func(raw json.RawMessage) error { return f.readModel(ctx, raw) }}, {"normalizer", f.readNormalizer}, {"pre_tokenizer", f.readPreTokenizer},
+		{"post_processor", f.readPostProcessor},
+		{"added_tokens", func(raw json.RawMessage) error { return f.readAdded(ctx, raw) }},
 	} {
 		raw, ok := top[part.name]
 		if !ok && part.name != "added_tokens" {
@@ -133,8 +143,8 @@ func (c *config) agrees(s *settings) error {
 	return nil
 }
 
-func (f *tokenizerFile) readModel(raw json.RawMessage) error {
-	o, err := f.object("model", raw) // once: it is most of the file
+func (f *tokenizerFile) readModel(ctx context.Context, raw json.RawMessage) error {
+	o, err := f.large(ctx, "model", raw, "vocab")
 	if err != nil {
 		return err
 	}
@@ -156,42 +166,55 @@ func (f *tokenizerFile) readModel(raw json.RawMessage) error {
 		return err
 	}
 	f.maxChars = int(min(most, math.MaxInt32))
-	return f.readVocab(string(o["vocab"]))
+	return f.readVocab(ctx, string(o["vocab"]))
 }
 
-// readVocab reads an object of valid JSON whose values are ids. It is written out
-// because encoding/json takes most of the time of an Open for it.
-func (f *tokenizerFile) readVocab(text string) error {
-	if text[0] != '{' {
+// readVocab reads an object whose values are ids. It is written out because encoding/json takes
+// most of the time of an Open for it.
+func (f *tokenizerFile) readVocab(ctx context.Context, text string) error {
+	rest, ok := strings.CutPrefix(text, "{")
+	rest = strings.TrimLeft(rest, blanks)
+	if !ok {
 		return invalid(f.name, "model.vocab", "is not an object")
 	}
 	f.vocabulary = newDictionary(strings.Count(text, ":"))
-	for text = text[1:]; ; {
-		text = strings.TrimLeft(text, ", \t\r\n")
-		if text[0] == '}' {
-			return nil
+	token := ""
+	for n := 0; ok && rest != "}"; n++ {
+		if n%tokensAtOnce == 0 && ctx.Err() != nil {
+			return ctx.Err()
 		}
-		end := 1
-		for ; text[end] != '"'; end++ {
-			if text[end] == '\\' {
-				end++
-			}
+		rest = strings.TrimLeft(rest, blanks)
+		end := quoted(rest)
+		if end == 0 {
+			break
 		}
-		token := text[1:end]
-		if strings.Contains(token, `\`) {
-			if err := f.value("model.vocab", json.RawMessage(text[:end+1]), &token); err != nil {
+		token = rest[1 : end-1]
+		if strings.ContainsFunc(token, func(r rune) bool { return r == '\\' || r < ' ' }) {
+			if err := f.value("model.vocab", json.RawMessage(rest[:end]), &token); err != nil {
 				return err
 			}
 		}
-		text = strings.TrimLeft(text[end+1:], ": \t\r\n")
-		end = strings.IndexAny(text, ",} \t\r\n")
-		id, err := strconv.ParseUint(text[:end], 10, 31)
-		if err != nil {
-			return invalid(f.name, "model.vocab", "gives the id %s of %s, want a number from 0 to %d", fault.Printable(text[:end]), fault.Printable(token), math.MaxInt32)
+		if rest, ok = strings.CutPrefix(strings.TrimLeft(rest[end:], blanks), ":"); !ok {
+			break
+		}
+		if end = strings.IndexAny(rest, ",}"); end < 0 {
+			break
+		}
+		number := strings.Trim(rest[:end], blanks)
+		id, err := strconv.ParseUint(number, 10, 31)
+		if err != nil || number[0] == '0' && len(number) > 1 {
+			return invalid(f.name, "model.vocab", "gives the id %s of %s, want a number from 0 to %d", fault.Printable(number), fault.Printable(token), math.MaxInt32)
 		}
 		f.vocabulary.add(token, int32(id))
-		text = text[end:]
+		if rest = rest[end:]; rest[0] == ',' {
+			rest = strings.TrimLeft(rest[1:], blanks)
+			ok = rest != "}"
+		}
 	}
+	if !ok || rest != "}" {
+		return invalid(f.name, "model.vocab", "is no JSON behind %s", fault.Printable(token))
+	}
+	return nil
 }
 
 func (f *tokenizerFile) readNormalizer(raw json.RawMessage) error {
@@ -222,12 +245,15 @@ func (f *tokenizerFile) readPreTokenizer(raw json.RawMessage) error {
 	return err
 }
 
-func (f *tokenizerFile) readAdded(raw json.RawMessage) error {
+func (f *tokenizerFile) readAdded(ctx context.Context, raw json.RawMessage) error {
 	var list []json.RawMessage
 	if err := f.value("added_tokens", raw, &list); err != nil {
 		return err
 	}
 	for _, raw := range list {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if _, err := f.object("added_tokens", raw, "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
 			return err
 		}

@@ -2,8 +2,10 @@ package wordpiece
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +19,12 @@ const op = "wordpiece: open"
 
 // mostBytes is how large a file may be.
 const mostBytes = 1 << 28
+
+// The context is looked at after so much of a file, and after so many tokens.
+const (
+	bytesAtOnce  = 1 << 20
+	tokensAtOnce = 1 << 12
+)
 
 // settings are what the files of a model say.
 type settings struct {
@@ -37,28 +45,29 @@ type settings struct {
 // Open reads the tokenizer of the model in dir: tokenizer.json, or where there is
 // none vocab.txt with tokenizer_config.json. An error is fault.ErrInvalid or
 // fault.ErrUnsupported; its Key is the file and its Field the field, if it is about one.
-func Open(dir string) (*Tokenizer, error) {
-	config, err := readConfig(filepath.Join(dir, "tokenizer_config.json"))
+// The end of ctx ends the reading.
+func Open(ctx context.Context, dir string) (*Tokenizer, error) {
+	config, err := readConfig(ctx, filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil {
 		return nil, err
 	}
 	name := filepath.Join(dir, "tokenizer.json")
-	text, err := read(name)
+	text, err := read(ctx, name)
 	var s *settings
 	switch {
 	case err == nil:
-		s, err = config.parseJSON(name, text)
+		s, err = config.parseJSON(ctx, name, text)
 	case errors.Is(err, fault.ErrNotFound):
-		s, err = config.readVocabulary(dir)
+		s, err = config.readVocabulary(ctx, dir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s.build()
+	return s.build(ctx)
 }
 
 // read gives a whole file of UTF-8.
-func read(name string) ([]byte, error) {
+func read(ctx context.Context, name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -70,10 +79,23 @@ func read(name string) ([]byte, error) {
 	case info.Size() > mostBytes:
 		return nil, invalid(name, "", "has %d bytes, more than %d", info.Size(), mostBytes)
 	}
-	text, err := os.ReadFile(name)
+	f, err := os.Open(name)
 	if err != nil {
 		return nil, unreadable(name, err)
 	}
+	defer f.Close()
+	var whole bytes.Buffer
+	whole.Grow(int(info.Size()) + bytes.MinRead)
+	for err == nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		_, err = io.CopyN(&whole, f, bytesAtOnce)
+	}
+	if err != io.EOF {
+		return nil, unreadable(name, err)
+	}
+	text := whole.Bytes()
 	if bytes.HasPrefix(text, []byte("\ufeff")) {
 		return nil, invalid(name, "", "begins with a byte order mark; remove it")
 	}
@@ -107,7 +129,7 @@ func refused(sentinel error, file, field, format string, args ...any) error {
 }
 
 // build makes the tables that a call looks into.
-func (s *settings) build() (*Tokenizer, error) {
+func (s *settings) build(ctx context.Context) (*Tokenizer, error) {
 	t := &Tokenizer{begin: s.vocabulary, maxChars: s.maxChars, single: s.single, pair: s.pair, pad: s.pad}
 	t.normalizer = newNormalizer(s.clean, s.ideographs, s.strip, s.lower)
 	t.raw.table, t.normal.table = t.normalizer.table, t.normalizer.table
@@ -119,7 +141,11 @@ func (s *settings) build() (*Tokenizer, error) {
 	if t.single.len() == 0 || t.pair.len() == 0 {
 		return nil, unsupported(s.file, "post_processor", "sets no token around the texts")
 	}
+	n := 0
 	for token, id := range s.vocabulary.ids {
+		if n++; n%tokensAtOnce == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if rest, ok := strings.CutPrefix(token, s.prefix); ok {
 			t.inside.add(rest, id)
 		}

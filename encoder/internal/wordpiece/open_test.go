@@ -96,7 +96,7 @@ func TestOpenRefuses(t *testing.T) {
 		"special token not there":  {[]string{"vocab.txt", vocab, "tokenizer_config.json", `{"additional_special_tokens":["<q>"]}`}, fault.ErrInvalid, "<q>"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Open(folder(t, c.files...))
+			_, err := Open(t.Context(), folder(t, c.files...))
 			var typed *fault.Error
 			if !errors.Is(err, c.err) || !errors.As(err, &typed) {
 				t.Fatalf("%v, want %v", err, c.err)
@@ -117,7 +117,7 @@ func TestOpenFolderForFile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "tokenizer.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); !errors.Is(err, fault.ErrInvalid) {
+	if _, err := Open(t.Context(), dir); !errors.Is(err, fault.ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -128,7 +128,7 @@ func TestOpenUnreadable(t *testing.T) {
 	if err := os.Symlink("tokenizer.json", filepath.Join(dir, "tokenizer.json")); err != nil {
 		t.Skip("no links here:", err)
 	}
-	_, err := Open(dir)
+	_, err := Open(t.Context(), dir)
 	if at, ok := errors.AsType[*fs.PathError](err); !ok || at.Path != filepath.Join(dir, "tokenizer.json") || !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a link to itself: %v", err)
 	}
@@ -191,7 +191,7 @@ func FuzzOpen(f *testing.F) {
 		if file != "" {
 			files = append(files, "tokenizer.json", file)
 		}
-		tokenizer, err := Open(folder(t, files...))
+		tokenizer, err := Open(t.Context(), folder(t, files...))
 		if err == nil {
 			ids, types, _ := tokenizer.EncodePair(nil, " a中É [SEP] aa", vocabulary, 16)
 			if len(ids) > 16 || len(types) != len(ids) {

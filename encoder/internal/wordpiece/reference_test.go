@@ -48,7 +48,7 @@ func folder(t testing.TB, files ...string) string {
 
 func open(t testing.TB, files ...string) *Tokenizer {
 	t.Helper()
-	tokenizer, err := Open(folder(t, files...))
+	tokenizer, err := Open(t.Context(), folder(t, files...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -252,7 +252,7 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkOpen(b *testing.B) {
 	dir := folder(b, "vocab.txt", string(unpack(b, "bert_uncased_vocab.txt.gz")))
 	for b.Loop() {
-		if _, err := Open(dir); err != nil {
+		if _, err := Open(b.Context(), dir); err != nil {
 			b.Fatal(err)
 		}
 	}

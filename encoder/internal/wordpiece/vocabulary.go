@@ -1,6 +1,7 @@
 package wordpiece
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -68,9 +69,9 @@ func (n tokenName) or(otherwise string) string {
 	return string(n)
 }
 
-func readConfig(name string) (*config, error) {
+func readConfig(ctx context.Context, name string) (*config, error) {
 	c := &config{file: name}
-	text, err := read(name)
+	text, err := read(ctx, name)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		return c, nil
@@ -90,15 +91,17 @@ func readConfig(name string) (*config, error) {
 var classes = []string{"", "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"}
 
 // readVocabulary reads vocab.txt.
-func (c *config) readVocabulary(dir string) (*settings, error) {
+func (c *config) readVocabulary(ctx context.Context, dir string) (*settings, error) {
 	name := filepath.Join(dir, "vocab.txt")
 	if !slices.Contains(classes, strings.TrimSuffix(c.Class, "Fast")) {
 		return nil, unsupported(c.file, "tokenizer_class", "is %.64q, want %q", c.Class, classes[1:])
 	}
-	if _, err := read(filepath.Join(dir, "added_tokens.json")); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := read(ctx, filepath.Join(dir, "added_tokens.json")); ctx.Err() != nil {
+		return nil, ctx.Err()
+	} else if !errors.Is(err, fault.ErrNotFound) {
 		return nil, unsupported("added_tokens.json", "", "is not read: list its tokens in added_tokens_decoder of %s", filepath.Base(c.file))
 	}
-	text, err := read(name)
+	text, err := read(ctx, name)
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil, invalid("tokenizer.json", "", "is missing, and so is vocab.txt")
 	}
@@ -114,6 +117,9 @@ func (c *config) readVocabulary(dir string) (*settings, error) {
 	s.vocabulary = newDictionary(strings.Count(lines, "\n") + 1)
 	id := int32(0) // no file has as many lines as would make it overflow
 	for line := range strings.Lines(lines) {
+		if id%tokensAtOnce == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		s.vocabulary.add(strings.TrimSuffix(line, "\n"), id)
 		id++
 	}
