@@ -128,7 +128,8 @@ func TestWrongFlag(t *testing.T) {
 		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such backend: want cpu, cuda, go, onednn, opencl or vulkan; or name with --identity`)
 	}
 	refused(t, []string{"shapes", "simulate"}, "--trace and --key must be given")
-	refused(t, []string{"shapes", "simulate", "--trace", trace}, "--trace and --key must be given")
+	refused(t, []string{"shapes", "simulate", "--trace", trace}, "simulate: --key must be given: see")
+	refused(t, []string{"shapes", "simulate", "--key", "length"}, "simulate: --trace must be given: see")
 	refused(t, []string{"shapes", "advise"}, "--trace must be given")
 }
 

@@ -64,8 +64,13 @@ func shapesSimulate(ctx context.Context, c *call) error {
 	if err := c.begin(0); err != nil {
 		return err
 	}
-	if file == "" || keys == "" {
+	switch {
+	case file == "" && keys == "":
 		return usagef("--trace and --key must be given: see kiln shapes simulate --help")
+	case file == "":
+		return usagef("--trace must be given: see kiln shapes simulate --help")
+	case keys == "":
+		return usagef("--key must be given: see kiln shapes simulate --help")
 	}
 	setups, err := setups(capacities, policies, kept, announce, waiting)
 	if err != nil {
