@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log"
@@ -32,13 +33,13 @@ func main() {
 	defer rt.Close(ctx)
 	e := must(encoder.Open(ctx, rt, os.Args[1], encoder.Config{Normalize: true}))
 	defer e.Close(ctx)
-	for _, line := range search(ctx, e, os.DirFS(os.Args[2]), os.Args[3]) {
+	for _, line := range must(search(ctx, e, os.DirFS(os.Args[2]), os.Args[3])) {
 		fmt.Println(line)
 	}
 }
 
 // search gives the three paragraphs that are nearest to the question.
-func search(ctx context.Context, e *encoder.Encoder, folder fs.FS, question string) (found []string) {
+func search(ctx context.Context, e *encoder.Encoder, folder fs.FS, question string) (found []string, err error) {
 	texts, files, order := []string{question}, []string{""}, []int{}
 	for _, file := range must(fs.Glob(folder, "*.txt")) {
 		text := strings.ReplaceAll(string(must(fs.ReadFile(folder, file))), "\r\n", "\n")
@@ -50,7 +51,7 @@ func search(ctx context.Context, e *encoder.Encoder, folder fs.FS, question stri
 		}
 	}
 	if len(order) == 0 {
-		return []string{"there is no .txt file with a text in the folder"}
+		return nil, errors.New("there is no .txt file with a text in the folder")
 	}
 	embeddings := must(e.Encode(ctx, texts)) // of any lengths, packed together
 	near := func(i int) (cosine float32) {   // of embeddings, which have the length 1
@@ -63,5 +64,5 @@ func search(ctx context.Context, e *encoder.Encoder, folder fs.FS, question stri
 	for _, i := range order[:min(3, len(order))] {
 		found = append(found, fmt.Sprintf("%.2f %s: %.90s", near(i), files[i], texts[i]))
 	}
-	return found
+	return found, nil
 }
