@@ -34,7 +34,7 @@ func file() (mapping, error) {
 	m, err := code()
 	if err == nil {
 		var own string
-		if own, err = os.Readlink(executable); err == nil && own != m.path {
+		if own, err = os.Readlink(executable); err == nil && strings.ReplaceAll(own, "\n", newLine) != m.path {
 			return m, nil
 		}
 	}
@@ -79,7 +79,7 @@ func Start() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return beside(m.path)
+	return beside(m.where())
 }
 
 func beside(library string) (string, error) {
@@ -93,11 +93,30 @@ func beside(library string) (string, error) {
 	return path, nil
 }
 
-// mapping is a file in the memory of this process.
+// mapping is a file in the memory of this process, its path as /proc/self/maps has it.
 type mapping struct {
 	path, device string
 	inode        uint64
 }
+
+// newLine is how the system writes a new line there. A backslash is a backslash, so that these
+// may be four characters of a path, too.
+const newLine = `\012`
+
+// where is the path of the file: of both that the text may mean the one with the file that is in
+// memory.
+func (m mapping) where() string {
+	if strings.Contains(m.path, newLine) {
+		path := strings.ReplaceAll(m.path, newLine, "\n")
+		if f, err := m.openAt(path); err == nil {
+			_ = f.Close()
+			return path
+		}
+	}
+	return m.path
+}
+
+func (m mapping) open() (io.ReadCloser, error) { return m.openAt(m.where()) }
 
 // find is the mapping that has address in a text of the form of /proc/self/maps.
 func find(maps string, address uint64) (mapping, error) {
@@ -112,7 +131,7 @@ func find(maps string, address uint64) (mapping, error) {
 		if path = strings.TrimSuffix(path, "\n"); path == "" || inode == 0 {
 			break
 		}
-		return mapping{path: "/" + strings.ReplaceAll(path, `\012`, "\n"), device: device, inode: inode}, nil
+		return mapping{path: "/" + path, device: device, inode: inode}, nil
 	}
 	return mapping{}, errors.New("the file that Kiln's code was loaded from is not known")
 }

@@ -29,10 +29,10 @@ func at(address uint64) (mapping, error) {
 	return find(string(maps), address)
 }
 
-// open opens the file if it is still the one that is in memory. Only two mappings can be
+// openAt opens the file at path if it is still the one that is in memory. Only two mappings can be
 // compared: some file systems give a mapped file another number than an open one.
-func (m mapping) open() (io.ReadCloser, error) {
-	f, err := os.OpenFile(m.path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait where there is a pipe
+func (m mapping) openAt(path string) (io.ReadCloser, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait where there is a pipe
 	if err != nil {
 		return nil, fmt.Errorf("the file that Kiln's code was loaded from is gone, or was replaced: %w", err)
 	}
@@ -41,7 +41,7 @@ func (m mapping) open() (io.ReadCloser, error) {
 		var now mapping
 		now, err = at(uint64(uintptr(unsafe.Pointer(&again[0]))))
 		if err == nil && now != m {
-			err = fmt.Errorf("%s was replaced since it was loaded", m.path)
+			err = fmt.Errorf("%s was replaced since it was loaded", path)
 		}
 		_ = syscall.Munmap(again)
 	}

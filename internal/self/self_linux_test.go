@@ -2,11 +2,14 @@ package self
 
 import (
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 )
 
 // P12: the code of this test is found in the executable of the test, by its address.
@@ -58,12 +61,65 @@ func TestFind(t *testing.T) {
 		"3000-4000 rw-p 00000000 00:00 0 \n" +
 		"4000-5000 rw-p 00000000 00:00 0 [heap]\n"
 	for address, want := range map[uint64]mapping{
-		0x1000: {"/bin/server", "08:01", 11}, 0x1fff: {"/bin/server", "08:01", 11}, 0x2000: {"/opt/my\nlibs/libkiln 1.so", "08:02", 12},
+		0x1000: {"/bin/server", "08:01", 11}, 0x1fff: {"/bin/server", "08:01", 11}, 0x2000: {`/opt/my\012libs/libkiln 1.so`, "08:02", 12},
 		0x3000: {}, 0x4000: {}, 0x5000: {}, 0: {},
 	} {
 		got, err := find(maps, address)
 		if got != want || (err == nil) != (want != mapping{}) {
 			t.Errorf("%#x is in %v (%v), want %v", address, got, err, want)
+		}
+	}
+}
+
+// odd are folders that /proc/self/maps calls by one name.
+var odd = []string{"a\nb", `a\012b`}
+
+// P12: of two files that have one name there, that in memory is found.
+func TestFilesOfOneName(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range odd {
+		path := filepath.Join(dir, name, "lib.so")
+		must(t, os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(name), 0o600))
+	}
+	for _, name := range odd {
+		want := filepath.Join(dir, name, "lib.so")
+		f, err := os.Open(want)
+		must(t, err)
+		bytes, err := syscall.Mmap(int(f.Fd()), 0, 1, syscall.PROT_READ, syscall.MAP_PRIVATE)
+		must(t, err, f.Close())
+		m, err := at(uint64(uintptr(unsafe.Pointer(&bytes[0]))))
+		must(t, err)
+		if got := m.where(); got != want {
+			t.Errorf("%q is found, want %q", got, want)
+		}
+		opened, err := m.open()
+		must(t, err)
+		if text, err := io.ReadAll(opened); string(text) != name || err != nil {
+			t.Errorf("of %q, %q is opened, %v", want, text, err)
+		}
+		must(t, opened.Close(), os.Remove(want))
+		if f, err := m.open(); err == nil {
+			t.Errorf("of %q, which is gone, %v is opened", want, f)
+		}
+		must(t, os.WriteFile(want, []byte(name), 0o600), syscall.Munmap(bytes))
+	}
+}
+
+// P12: an executable is none the less one where maps writes its path in another way.
+func TestExecutableInAnOddFolder(t *testing.T) {
+	if len(os.Args) > 1 && os.Args[len(os.Args)-1] == "odd" {
+		if m, err := file(); Loaded() || m != (mapping{}) || err != nil {
+			t.Errorf("it is taken for the library %v, %v", m, err)
+		}
+		return
+	}
+	own, err := os.ReadFile(executable)
+	must(t, err)
+	for _, name := range odd {
+		path := filepath.Join(t.TempDir(), name)
+		must(t, os.WriteFile(path, own, 0o700))
+		if said, err := exec.Command(path, "-test.run=^TestExecutableInAnOddFolder$", "odd").CombinedOutput(); err != nil {
+			t.Errorf("%q: %v\n%s", name, err, said)
 		}
 	}
 }

@@ -24,7 +24,7 @@ var first = func() bool {
 
 func code() (mapping, error) { return mapping{}, errElsewhere }
 
-func (mapping) open() (io.ReadCloser, error) { return nil, errElsewhere }
+func (mapping) openAt(string) (io.ReadCloser, error) { return nil, errElsewhere }
 
 func trusted(string, string) error { return errElsewhere }
 
