@@ -408,11 +408,69 @@ func TestFaultsOfHelpers(t *testing.T) {
 			} else if !errors.Is(err, broken) {
 				t.Errorf("helper %v: %v", helper, err)
 			}
-			if after.Load() > 0 {
-				t.Errorf("helper %v: %d turns began after the fault", helper, after.Load())
+			if after.Load() > 0 || x.left.Load() {
+				t.Errorf("helper %v: %d turns began after the fault; helpers look for more: %v", helper, after.Load(), x.left.Load())
 			}
 		}
 	}
+}
+
+// F3: the worker has nothing to do any more, and waits for a helper whose turn fails: so does
+// the launch.
+func TestFaultOfTheLastTurn(t *testing.T) {
+	broken := errors.New("broken")
+	x := teams(t, 2)[0]
+	x.begin()
+	m := meetingOf(2)
+	if err := x.run(t.Context(), blocksFunc(func(ctx context.Context, first, end int, with *scratch) error {
+		if m.in.Load() < 2 {
+			_ = m.run(ctx, first, end, with)
+			if with != &x.own {
+				for x.left.Load() || x.working.Load() > 1 {
+					runtime.Gosched()
+				}
+				return broken
+			}
+		}
+		return nil
+	}), 1000, time.Second); !errors.Is(err, broken) {
+		t.Errorf("%v, want the helper's", err)
+	}
+	x.finish()
+}
+
+// For the few blocks that are left when a helper has taken its breath nobody is woken.
+func TestNobodyIsWokenForTheRest(t *testing.T) {
+	const n = 1000
+	const rest = n * int(worthAgain) / int(worthWaking)
+	x := teams(t, 2)[0]
+	x.begin()
+	m := meetingOf(2)
+	few, gone := make(chan struct{}), false
+	if err := x.run(t.Context(), blocksFunc(func(ctx context.Context, first, end int, with *scratch) error {
+		if m.in.Load() < 2 {
+			_ = m.run(ctx, first, end, with)
+			if with != &x.own {
+				<-few
+				time.Sleep(breath)
+			}
+			return nil
+		}
+		switch {
+		case with != &x.own || gone && x.helpers.Load() > 0:
+			t.Errorf("blocks %d to %d: there is another helper", first, end)
+		case !gone && n-end < rest:
+			gone = true
+			close(few)
+			for x.helpers.Load() > 0 {
+				runtime.Gosched()
+			}
+		}
+		return nil
+	}), n, worthWaking); err != nil || !gone {
+		t.Errorf("%v; the helper had its breath: %v", err, gone)
+	}
+	x.finish()
 }
 
 // What helpers ran is not kept: a queue that rests holds no launch.
