@@ -183,6 +183,45 @@ func TestHelpersStayAfterATurn(t *testing.T) {
 	}
 }
 
+// E1: after a turn a helper gives its core to others that can run, before it takes the next.
+func TestHelpersYield(t *testing.T) {
+	x := teams(t, 2)[0]
+	for judged := false; !judged; { // a helper that waits for a core may end before
+		x.all.Wait()
+		x.begin()
+		m := meetingOf(2)
+		var turns atomic.Int32 // of the helper
+		var spins, ran atomic.Bool
+		if err := x.run(t.Context(), blocksFunc(func(ctx context.Context, first, end int, with *scratch) error {
+			begins := m.in.Load() < 2
+			if begins {
+				_ = m.run(ctx, first, end, with)
+			}
+			if with == &x.own {
+				for spins.Store(true); begins && x.helpers.Load() > 0 && turns.Load() < 4; { // and so keeps its core
+				}
+				return nil
+			}
+			switch turns.Add(1) {
+			case 1:
+				for !spins.Load() {
+					runtime.Gosched()
+				}
+			case 2:
+				go ran.Store(true)
+			case 4: // one of two times, Go's scheduler may have chosen the helper again
+				if judged = true; !ran.Load() {
+					t.Error("a goroutine that can run waits for a helper that has had two turns")
+				}
+			}
+			return nil
+		}), 1000, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		x.finish()
+	}
+}
+
 // Nobody helps where it is not worth it, where there is one block, and where every core has a
 // queue that is busy.
 func TestNobodyHelps(t *testing.T) {
