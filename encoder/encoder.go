@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/devicename"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -373,7 +374,7 @@ func (e *Encoder) Close(ctx context.Context) error {
 	case <-e.closed:
 		return e.err
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

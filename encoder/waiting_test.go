@@ -60,6 +60,56 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 	e.work(m, e.next(m, nil))
 }
 
+// mute is a context of somebody's own: once it has ended it does not say why, or panics.
+type mute struct {
+	context.Context
+	done   chan struct{}
+	panics bool
+}
+
+func (m mute) Done() <-chan struct{} { return m.done }
+
+func (m mute) Err() error {
+	select {
+	case <-m.done:
+		if m.panics {
+			panic("asked")
+		}
+	default:
+	}
+	return nil
+}
+
+// F3, F8: whatever a context says of its end, a call that waits and Close end with an error.
+func TestContextsWithoutAnError(t *testing.T) {
+	for _, panics := range []bool{false, true} {
+		e := openTiny(t, Config{Workers: 1}, kiln.Config{})
+		m := busy(e)
+		ctx := mute{context.Background(), make(chan struct{}), panics}
+		ended := make(chan error, 1)
+		go func() {
+			defer func() {
+				if v := recover(); v != nil {
+					ended <- nil
+				}
+			}()
+			_, err := e.EncodeTokens(ctx, [][]int32{{1, 2}, {3}})
+			ended <- err
+		}()
+		waiting(e, 3)
+		close(ctx.done)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("panics: %v; a call: %v", panics, err)
+		}
+		if waiting(e, 0); !panics {
+			if err := e.Close(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("Close: %v", err)
+			}
+		}
+		e.work(m, e.next(m, nil))
+	}
+}
+
 // What waits for a caller that has left does not wait any more: nobody computes it.
 func TestWhatWasLeftIsNotComputed(t *testing.T) {
 	var shapes []kiln.Shape

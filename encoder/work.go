@@ -45,10 +45,11 @@ func (e *Encoder) submit(ctx context.Context, c *call) error {
 		go func() { e.work(m, e.next(m, nil)) }()
 	}
 	e.mu.Unlock()
+	until := guard.Context(ctx)
 	select {
 	case <-c.done:
-	case <-ctx.Done():
-		e.leave(c, ctx.Err())
+	case <-until.Done():
+		e.leave(c, until.Err())
 	}
 	return c.err
 }
