@@ -156,3 +156,74 @@ func wakesHelpers(t *testing.T, b *Backend, op ops.Op, ints []byte) {
 	p.Release()
 	d.Close()
 }
+
+// E4: launches of no kind leave garbage, once their queue has had one.
+func TestLaunchesAllocateNothing(t *testing.T) {
+	norm := ops.New(ops.LayerNorm, 37, 24)
+	norm.Epsilon = 1e-5
+	sets(t, func(t *testing.T, b *Backend) {
+		for _, c := range []struct {
+			op   ops.Op
+			ints []byte
+		}{
+			{ops.New(ops.MatMul, 20, 96, 40), nil}, {ops.New(ops.GELU, 33, 50), nil}, {norm, nil},
+			{ops.New(ops.BatchMatMul, 3, 4, 17, 8, 17), gpuexec.BytesOf([]int32{17, 5, 9})},
+		} {
+			d, q, p, args := launchedOp(t, b, c.op, c.ints)
+			size, _ := b.Launch(c.op)
+			if n := testing.AllocsPerRun(50, func() {
+				if err := errors.Join(q.Launch(t.Context(), p, args, size, gpuexec.Size{1, 1, 1}), q.Finish(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+			}); n > 0 {
+				t.Errorf("%s: %v allocations a launch", c.op, n)
+			}
+			q.Close()
+			p.Release()
+			d.Close()
+		}
+	})
+}
+
+// E3: a launch of any kind computes in the parts of a buffer that its arguments are.
+func TestLaunchesInPartsOfABuffer(t *testing.T) {
+	norm, attention := ops.New(ops.LayerNorm, 37, 24), ops.New(ops.Attention, 90, 3, 24, 4)
+	norm.Epsilon, attention.Scale = 1e-5, 0.5
+	sets(t, func(t *testing.T, b *Backend) {
+		for _, c := range []struct {
+			op   ops.Op
+			ints []byte
+		}{
+			{ops.New(ops.MatMul, 20, 96, 40), nil}, {ops.New(ops.GELU, 33, 50), nil}, {norm, nil},
+			{ops.New(ops.BatchMatMul, 3, 4, 17, 8, 17), gpuexec.BytesOf([]int32{17, 5, 9})},
+			{attention, gpuexec.BytesOf([]int32{0, 1, 33, 33, 90})},
+		} {
+			d, q, p, args := launchedOp(t, b, c.op, c.ints)
+			whole, err := d.Alloc(1 << 20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts, last, end := slices.Clone(args), 0, int64(alignment)
+			for i, a := range args { // the last buffer is the result
+				if a.Kind == gpuexec.ParamBuffer {
+					last = i
+					parts[i].Memory, parts[i].Offset = whole, end
+					copy(view(parts[i]), view(a))
+					end += (a.Bytes + 2*alignment - 1) / alignment * alignment
+				}
+			}
+			size, _ := b.Launch(c.op)
+			for _, in := range [][]gpuexec.DeviceArg{args, parts} {
+				if err := q.Launch(t.Context(), p, in, size, gpuexec.Size{1, 1, 1}); err != nil {
+					t.Fatalf("%s: %v", c.op, err)
+				}
+			}
+			if !bytes.Equal(view(parts[last]), view(args[last])) {
+				t.Errorf("%s: other bits in parts of a buffer", c.op)
+			}
+			q.Close()
+			p.Release()
+			d.Close()
+		}
+	})
+}
