@@ -84,6 +84,29 @@ func TestServingOrder(t *testing.T) {
 
 func (c *call) tokensAt(i int) int { return len(c.texts[i]) }
 
+// F8: every call that waits is ended, also the one that did not fit into the last batch.
+func TestClearEndsAllThatWait(t *testing.T) {
+	gone := errors.New("gone")
+	q := newQueue(1)
+	calls := []*call{sized(200), sized(100), sized(7, 300)}
+	for _, c := range calls {
+		q.push(c)
+	}
+	q.take()
+	if q.first == nil {
+		t.Fatal("all calls are in line")
+	}
+	q.clear(gone)
+	for i, c := range calls[1:] {
+		if !c.over || c.err != gone {
+			t.Errorf("call %d: over: %v, %v", i+1, c.over, c.err)
+		}
+	}
+	if q.tokens != 0 || len(q.take()) > 0 {
+		t.Errorf("%d tokens wait still", q.tokens)
+	}
+}
+
 // Whatever comes and leaves, each text of a call that stays is taken once, batches keep
 // to their bound, and in the end nobody waits. None is overtaken without end: the oldest
 // call is in one of the next batches.
