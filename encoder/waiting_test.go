@@ -145,6 +145,34 @@ func TestWhatWasLeftIsNotComputed(t *testing.T) {
 	}
 }
 
+// F4: a call that leaves ends the batch in which it was alone, whichever worker has it, and no
+// other.
+func TestLeavingEndsItsBatch(t *testing.T) {
+	for who := range 2 {
+		e := openTiny(t, Config{Workers: 2}, kiln.Config{})
+		var calls []*call
+		var models []*forward.Model
+		var turns []turn
+		e.mu.Lock()
+		for range 2 {
+			c := newCall("texts", [][]int32{{1, 2, 3}}, nil, e.pool)
+			e.mu.queue.push(c)
+			calls, models, turns = append(calls, c), append(models, e.awake()), append(turns, e.take())
+		}
+		e.mu.Unlock()
+		e.leave(calls[who], context.Canceled)
+		for i, at := range turns {
+			if ended := at.batch.ctx.Err() != nil; ended != (i == who) {
+				t.Errorf("call %d leaves: the batch of call %d has ended: %v", who, i, ended)
+			}
+			e.work(models[i], at)
+		}
+		if stays := calls[1-who]; stays.err != nil || len(stays.out[0]) == 0 {
+			t.Errorf("call %d leaves: the other one: %v, %v", who, stays.out, stays.err)
+		}
+	}
+}
+
 // The texts of one call are computed by as many workers as are idle.
 func TestTextsOfACallOnAllWorkers(t *testing.T) {
 	var mu sync.Mutex
