@@ -216,7 +216,8 @@ func (l *launched) dims(op ops.Op) {
 }
 
 func (l *launched) run(t testing.TB, grid int) error {
-	return l.queue.Launch(t.Context(), l.program, l.args, gpuexec.Size{grid, 1, 1}, gpuexec.Size{1, 1, 1})
+	err := l.queue.Launch(t.Context(), l.program, l.args, gpuexec.Size{grid, 1, 1}, gpuexec.Size{1, 1, 1})
+	return errors.Join(err, l.queue.Finish(t.Context()))
 }
 
 // E3: no list of starts has a launch write outside of its rows; one that does not ascend
@@ -342,7 +343,7 @@ func TestTurnsAreEven(t *testing.T) {
 				starts[i+1] += long - 1
 			}
 		}
-		d, q, p, args := launchedOp(t, b, op, gpuexec.BytesOf(starts))
+		q, p, args := launchedOp(t, b, op, gpuexec.BytesOf(starts))
 		all, takes, err := q.bind(p, args, b.blocks(op))
 		if err != nil {
 			t.Fatal(err)
@@ -366,9 +367,7 @@ func TestTurnsAreEven(t *testing.T) {
 				t.Errorf("blocks %d to %d have %d of the long sequence's heads", first, first+most, wrote)
 			}
 		}
-		q.Close()
-		p.Release()
-		d.Close()
+		closeAll(q, p)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestBlocksAreIndependent(t *testing.T) {
 			{op: ops.New(ops.BatchMatMul, 3, 4, 17, 8, 17), ints: lengths}, {op: ops.New(ops.Softmax, 3, 4, 17, 17), ints: lengths},
 			{op: attention, ints: starts},
 		} {
-			d, q, p, args := launchedOp(t, b, c.op, c.ints)
+			q, p, args := launchedOp(t, b, c.op, c.ints)
 			size, _ := b.Launch(c.op)
 			out := view(args[0])
 			for _, a := range args { // the last buffer is the result
@@ -65,21 +65,19 @@ func TestBlocksAreIndependent(t *testing.T) {
 			if !bytes.Equal(out, want) {
 				t.Errorf("%s: other bits block by block", c.op)
 			}
-			q.Close()
-			p.Release()
-			d.Close()
+			closeAll(q, p)
 		}
 	})
 }
 
 // launchedOp gives a launch of an operation on random numbers, with these as the argument
 // that has as many bytes.
-func launchedOp(t *testing.T, b *Backend, op ops.Op, ints []byte) (gpuexec.Device, *queue, gpuexec.Program, []gpuexec.DeviceArg) {
+func launchedOp(t *testing.T, b *Backend, op ops.Op, ints []byte) (*queue, gpuexec.Program, []gpuexec.DeviceArg) {
 	t.Helper()
 	if op.Kind == ops.Attention {
 		l := newLaunchedOn(t, b, op)
 		copy(view(l.args[3]), ints)
-		return l.queue.d, l.queue, l.program, l.args
+		return l.queue, l.program, l.args
 	}
 	d, err := b.Open(t.Context(), 0)
 	if err != nil {
@@ -105,7 +103,14 @@ func launchedOp(t *testing.T, b *Backend, op ops.Op, ints []byte) (gpuexec.Devic
 		}
 		args = append(args, gpuexec.DeviceArg{Kind: gpuexec.ParamBuffer, Memory: m, Bytes: param.Bytes})
 	}
-	return d, newQueue(d.(*device)), p, args
+	return newQueue(d.(*device)), p, args
+}
+
+// closeAll closes what launchedOp gave, and the device.
+func closeAll(q *queue, p gpuexec.Program) {
+	q.Close()
+	p.Release()
+	q.d.Close()
 }
 
 // E1: a queue is busy from its first launch until Finish, with launches of every kind; while
@@ -130,7 +135,7 @@ func TestLaunchesWakeHelpers(t *testing.T) {
 
 func wakesHelpers(t *testing.T, b *Backend, op ops.Op, ints []byte) {
 	t.Helper()
-	d, q, p, args := launchedOp(t, b, op, ints)
+	q, p, args := launchedOp(t, b, op, ints)
 	other := newQueue(q.d)
 	size, _ := b.Launch(op)
 	launch := func(name string, wakes bool) {
@@ -152,9 +157,7 @@ func wakesHelpers(t *testing.T, b *Backend, op ops.Op, ints []byte) {
 	other.team.finish()
 	launch("alone again", true)
 	other.Close()
-	q.Close()
-	p.Release()
-	d.Close()
+	closeAll(q, p)
 }
 
 // E4: launches of no kind leave garbage, once their queue has had one.

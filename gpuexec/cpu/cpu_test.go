@@ -203,13 +203,13 @@ func TestProgramsAreNotKept(t *testing.T) {
 	norm := ops.New(ops.LayerNorm, 4, 16)
 	norm.Epsilon = 1e-5
 	kept, end := func() (weak.Pointer[program], func()) {
-		d, q, p, args := launchedOp(t, b, norm, nil)
+		q, p, args := launchedOp(t, b, norm, nil)
 		size, _ := b.Launch(norm)
 		if err := errors.Join(q.Launch(t.Context(), p, args, size, gpuexec.Size{1, 1, 1}), q.Finish(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		p.Release()
-		return weak.Make(p.(*program)), func() { q.Close(); d.Close() }
+		return weak.Make(p.(*program)), func() { q.Close(); q.d.Close() }
 	}()
 	runtime.GC()
 	if kept.Value() != nil {
@@ -239,7 +239,7 @@ func TestLaunchesEndWithTheirContext(t *testing.T) {
 	few, many := ops.New(ops.LayerNorm, 4, 384), ops.New(ops.LayerNorm, 4000, 384)
 	few.Epsilon, many.Epsilon = 1e-5, 1e-5
 	for _, op := range []ops.Op{few, many, ops.New(ops.MatMul, 2, 30, 40), ops.New(ops.MatMul, 512, 384, 384), ops.New(ops.GELU, 3, 40), ops.New(ops.GELU, 3000, 1536)} {
-		d, q, p, args := launchedOp(t, b, op, nil)
+		q, p, args := launchedOp(t, b, op, nil)
 		other := newQueue(q.d)
 		size, _ := b.Launch(op)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -248,9 +248,7 @@ func TestLaunchesEndWithTheirContext(t *testing.T) {
 			t.Errorf("%s: %v", op, err)
 		}
 		other.Close()
-		q.Close()
-		p.Release()
-		d.Close()
+		closeAll(q, p)
 	}
 }
 
