@@ -60,15 +60,27 @@ func (c *crew) give(s *scratch) {
 	c.mu.idle = append(c.mu.idle, s)
 }
 
-// crowded reports whether there are helpers in place of queues that are busy.
-func (c *crew) crowded() bool {
-	return c.busy.Load()+c.helpers.Load() > min(c.queues.Load(), c.cores.Load())
+// computing is who computes on any device of the process: several runtimes have one each.
+var computing atomic.Int32
+
+// count counts a queue among those that are busy, or a helper; -1 no longer.
+func count(who *atomic.Int32, by int32) {
+	who.Add(by)
+	computing.Add(by)
 }
+
+// crowded reports whether there are helpers in place of queues that are busy.
+func (c *crew) crowded() bool { return c.room() < 0 }
 
 // spare is how many more helpers there may be.
 func (c *crew) spare() int {
 	c.cores.Store(int32(runtime.GOMAXPROCS(0)))
-	return max(0, int(min(c.queues.Load(), c.cores.Load())-c.busy.Load()-c.helpers.Load()))
+	return max(0, int(c.room()))
+}
+
+// room is how many more may compute: each in place of a queue, and on a core of its own.
+func (c *crew) room() int32 {
+	return min(c.queues.Load()-c.busy.Load()-c.helpers.Load(), c.cores.Load()-computing.Load())
 }
 
 // team runs the launches of a queue: its worker and, in place of queues that have nothing to
@@ -120,14 +132,14 @@ func (t *team) close() {
 func (t *team) begin() {
 	if !t.running {
 		t.running = true
-		t.crew.busy.Add(1)
+		count(&t.crew.busy, 1)
 	}
 }
 
 func (t *team) finish() {
 	if t.running {
 		t.running, t.woken = false, false
-		t.crew.busy.Add(-1)
+		count(&t.crew.busy, -1)
 	}
 }
 
@@ -170,7 +182,7 @@ func (t *team) wake(n int, takes time.Duration) {
 	for range t.wanted(n, takes) {
 		t.woken = true
 		t.helpers.Add(1)
-		t.crew.helpers.Add(1)
+		count(&t.crew.helpers, 1)
 		t.all.Go(t.help)
 	}
 }
@@ -214,7 +226,7 @@ func (t *team) turn(with *scratch) {
 
 // help takes turns in launches while there are some.
 func (t *team) help() {
-	defer t.crew.helpers.Add(-1)
+	defer count(&t.crew.helpers, -1)
 	defer t.helpers.Add(-1)
 	with := t.crew.take()
 	defer t.crew.give(with)

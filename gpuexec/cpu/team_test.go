@@ -29,8 +29,8 @@ func teams(t *testing.T, n int) []*team {
 		for _, x := range all {
 			x.close()
 		}
-		if c.queues.Load() != 0 || c.busy.Load() != 0 || c.helpers.Load() != 0 {
-			t.Errorf("after all: %d queues, %d busy, %d helpers", c.queues.Load(), c.busy.Load(), c.helpers.Load())
+		if c.queues.Load() != 0 || c.busy.Load() != 0 || c.helpers.Load() != 0 || computing.Load() != 0 {
+			t.Errorf("after all: %d queues, %d busy, %d helpers, %d in all", c.queues.Load(), c.busy.Load(), c.helpers.Load(), computing.Load())
 		}
 	})
 	return all
@@ -71,6 +71,7 @@ func TestSpareCoresHelp(t *testing.T) {
 			t.Fatal(err)
 		}
 		all[0].finish()
+		all[0].all.Wait() // a helper that looks out still takes the place of one of the next crew
 	}
 }
 
@@ -316,7 +317,7 @@ func TestHelpersMakeRoomOnFewCores(t *testing.T) {
 	if n := c.spare(); n != 1 {
 		t.Errorf("%d cores are spare beside one run on two", n)
 	}
-	c.helpers.Add(1)
+	count(&c.helpers, 1)
 	if c.crowded() {
 		t.Error("a helper and a run are too many for two cores")
 	}
@@ -324,12 +325,36 @@ func TestHelpersMakeRoomOnFewCores(t *testing.T) {
 	if !c.crowded() {
 		t.Error("a helper stays beside two runs on two cores")
 	}
-	c.helpers.Add(-1)
+	count(&c.helpers, -1)
 	if c.crowded() || c.spare() != 0 {
 		t.Errorf("two runs on two cores: crowded %v, %d spare", c.crowded(), c.spare())
 	}
 	all[0].finish()
 	all[1].finish()
+}
+
+// E1: the devices of several runtimes share the cores: what computes on one of them has no helper
+// beside it on another.
+func TestHelpersMakeRoomForOtherDevices(t *testing.T) {
+	x, other := teams(t, 2)[0], teams(t, 2)[0]
+	x.begin()
+	if x.crew.spare() != 1 || x.crew.crowded() {
+		t.Errorf("one run on two cores: %d are spare, crowded %v", x.crew.spare(), x.crew.crowded())
+	}
+	count(&x.crew.helpers, 1)
+	other.begin()
+	if !x.crew.crowded() || other.crew.spare() != 0 {
+		t.Errorf("a run and its helper, and another device's run: crowded %v, %d are spare there", x.crew.crowded(), other.crew.spare())
+	}
+	count(&x.crew.helpers, -1)
+	if x.crew.crowded() || x.crew.spare() != 0 || other.crew.spare() != 0 {
+		t.Errorf("two devices' runs: crowded %v, %d and %d are spare", x.crew.crowded(), x.crew.spare(), other.crew.spare())
+	}
+	x.finish()
+	if n := other.crew.spare(); n != 1 {
+		t.Errorf("beside a device that rests %d cores are spare", n)
+	}
+	other.finish()
 }
 
 // In a long launch too, a helper takes a breath after a while, so that Go's scheduler comes to
@@ -407,6 +432,7 @@ func TestGoexitOfBlocks(t *testing.T) {
 			t.Errorf("helper %v: %d goroutines run blocks still", helper, x.working.Load())
 		}
 		x.finish()
+		x.all.Wait()
 	}
 }
 
