@@ -145,7 +145,8 @@ func (t *team) finish() {
 
 // run runs n blocks, which take that long on one core. When it returns none runs any more.
 func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) (err error) {
-	if takes < worthSharing || t.helpers.Load() == 0 && t.wanted(n, takes) == 0 {
+	more := t.wanted(n, takes)
+	if takes < worthSharing || t.helpers.Load() == 0 && more == 0 {
 		return b.run(ctx, 0, n, &t.own)
 	}
 	t.mu.Lock()
@@ -159,8 +160,9 @@ func (t *team) run(ctx context.Context, b blocks, n int, takes time.Duration) (e
 		*l = launch{}
 	}()
 	for l.next < n {
-		t.wake(n-l.next, time.Duration(float64(takes)*float64(n-l.next)/float64(n)))
+		t.wake(more)
 		t.turn(&t.own)
+		more = t.wanted(n-l.next, time.Duration(float64(takes)*float64(n-l.next)/float64(n)))
 	}
 	return nil
 }
@@ -177,9 +179,9 @@ func (t *team) await() {
 	}
 }
 
-// wake starts helpers for what is left of a launch, in place of those that took a breath too.
-func (t *team) wake(n int, takes time.Duration) {
-	for range t.wanted(n, takes) {
+// wake starts so many helpers.
+func (t *team) wake(more int) {
+	for range more {
 		t.woken = true
 		t.helpers.Add(1)
 		count(&t.crew.helpers, 1)
@@ -187,7 +189,8 @@ func (t *team) wake(n int, takes time.Duration) {
 	}
 }
 
-// wanted is how many helpers to wake for a launch.
+// wanted is how many helpers to wake for what is left of a launch, in place of those that took a
+// breath too.
 func (t *team) wanted(n int, takes time.Duration) int {
 	if takes < worthAgain || takes < worthWaking && !t.woken {
 		return 0
