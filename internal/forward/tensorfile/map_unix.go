@@ -42,8 +42,19 @@ func stampBefore(now time.Time, f *os.File) string {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return ""
 	}
+	return stampOf(now, &st)
+}
+
+// stampOf is stampBefore of a file in that state. A change at a whole second is that of an image
+// which is only read, as squashfs: whoever builds one sets its times, and its inodes are counted,
+// so that two images may have all of this in common.
+func stampOf(now time.Time, st *unix.Stat_t) string {
+	changed := time.Unix(st.Ctim.Unix())
+	if changed.Nanosecond() == 0 {
+		return ""
+	}
 	stamp := fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
-	if !time.Unix(st.Ctim.Unix()).Before(now) {
+	if !changed.Before(now) {
 		young.Store(stamp, true)
 	}
 	if _, was := young.Load(stamp); was {
