@@ -2,8 +2,10 @@ package blobstore
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -26,8 +28,11 @@ const line = 64
 func padding(begins int) int { return (line - begins%line) % line }
 
 // putToMap stores data for mapped. It runs everywhere, whatever instruction sets there are.
-// The memory in room is used, and given back larger.
+// The memory in room is used, and given back larger. Where mapped gives nothing, nothing is stored.
 func (s *Store) putToMap(ctx context.Context, backend, key string, data []byte, cost time.Duration, room *[]byte) error {
+	if s.cfg.Shared {
+		return refused("store: put", backend, key, Miss{Reason: fault.Disabled}, errors.New("files of several hosts are not mapped"))
+	}
 	return s.put(ctx, backend, key, func(begins int) []byte {
 		var zeros [line]byte
 		*room = append(append((*room)[:0], zeros[:padding(begins)]...), data...)

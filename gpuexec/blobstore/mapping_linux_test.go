@@ -131,7 +131,9 @@ func TestMappedMisses(t *testing.T) {
 
 	// Files of several hosts are not mapped: nobody says what they hold later.
 	shared := r.open("shared", mib, func(c *blobstore.Config) { c.Shared = true })
-	r.want("shared", words(shared.putToMap("k", data), shared.map_("k", len(data)) == nil, maps()), words("ok", true, before+1))
+	r.want("shared", words(shared.putToMap("k", data), shared.usage().Entries), "refused reason=disabled 0")
+	r.want("put", shared.put("k", string(data)), "ok")
+	r.want("shared", words(shared.map_("k", len(data)) == nil, maps()), words(true, before+1))
 	plain := r.open("plain", mib, on(func(f vfs.FS) vfs.FS { return unmapped{f} }))
 	r.want("of a file system that maps nothing", words(plain.putToMap("k", data), plain.map_("k", len(data)) == nil), "ok true")
 }

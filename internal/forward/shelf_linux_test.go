@@ -136,7 +136,7 @@ func TestMappedWeightIsCut(t *testing.T) {
 	}
 }
 
-// P4, P5: entries that are damaged, a store that can be read only, and one that takes nothing,
+// P4, P5: entries that are damaged, a store that can be read only, and one that takes or maps nothing,
 // cost the packing and no more.
 func TestWeightsWithoutTheStore(t *testing.T) {
 	alone, _ := prepared(t, kiln.Config{})
@@ -163,6 +163,7 @@ func TestWeightsWithoutTheStore(t *testing.T) {
 		"read only": {StoreDir: dir, Store: blobstore.Config{ReadOnly: true}},
 		"healed":    {StoreDir: dir},
 		"small":     {StoreDir: t.TempDir(), StoreBytes: limit.Of(1 << 20)}, // the weights have 1.6 MB
+		"shared":    {StoreDir: t.TempDir(), Store: blobstore.Config{Shared: true}},
 		"off":       {StoreDir: t.TempDir(), Store: blobstore.Config{Off: []string{"cpu-weights"}}},
 		"unknown": {StoreDir: t.TempDir(), Store: blobstore.Config{
 			Identity: func(string) gpuexec.Identity { return gpuexec.Identity{} }}},
