@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -157,4 +158,66 @@ func TestMappedOutlivesItsEntry(t *testing.T) {
 	r.want("evicted", bytes.Equal(mapped, data), true)
 	r.must(os.RemoveAll(r.path("d")))
 	r.want("removed", bytes.Equal(mapped, data), true)
+}
+
+// P8, P14, P15: of the files that are read for a key, the one that is chosen stays mapped.
+func TestMappedIsOneFile(t *testing.T) {
+	r := newRig(t)
+	early, late := random(100000), random(100000)
+	late[0]++
+	public, private, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	r.write(r.path("trust.json"), fmt.Appendf(nil, `{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	signing := func(c *blobstore.Config) {
+		c.Trust, c.Signer = r.path("trust.json"), &blobstore.Signer{ID: "ci", Key: private}
+	}
+	open := func() *shop {
+		return r.open("d", mib, signing, func(c *blobstore.Config) { c.Bases = []string{r.path("base")} })
+	}
+	r.id.Build = "b2"
+	other := r.open("d", mib, signing)
+	r.want("of another build", other.putToMap("k", random(99999)), "ok")
+	other.shut()
+	r.id = defaultIdentity()
+	first := r.open("d", mib, signing)
+	r.want("early", first.putToMap("k", early), "ok")
+	first.shut()
+	r.clock(1)
+	base := r.open("base", mib, signing)
+	r.want("late", base.putToMap("k", late), "ok")
+	base.shut()
+	s := open()
+	r.want("the later one", bytes.Equal(s.map_("k", len(late)), late), true)
+	r.want("mapped", bytes.Count(r.read("/proc/self/maps"), []byte(r.root)), 1)
+}
+
+// K7: data has no instructions: what one processor stored is found on one that has other sets.
+func TestMappedNeedsNoInstructionSet(t *testing.T) {
+	r := newRig(t)
+	data := random(100000)
+	r.id.ISA = []string{"avx2"}
+	s := r.open("d", mib)
+	r.want("put", s.putToMap("k", data), "ok")
+	s.shut()
+	r.id.ISA = nil
+	r.want("mapped", bytes.Equal(r.open("d", mib).map_("k", len(data)), data), true)
+}
+
+// P5: a search that begins anew, since a network file system lost a file handle, maps what it finds.
+func TestMappedAfterAHandleIsLost(t *testing.T) {
+	r := newRig(t)
+	data := random(100000)
+	var lost atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS {
+		return vfs.Watch(f, func(op string) error {
+			if op == "open" && lost.Swap(false) {
+				return syscall.ESTALE
+			}
+			return nil
+		})
+	}))
+	r.want("put", s.putToMap("k", data), "ok")
+	lost.Store(true)
+	r.want("mapped", bytes.Equal(s.map_("k", len(data)), data), true)
+	r.want("lost", lost.Load(), false)
 }
