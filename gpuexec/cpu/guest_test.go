@@ -5,6 +5,7 @@ package cpu
 import (
 	"errors"
 	"os"
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -85,16 +86,70 @@ func TestProductReadsAGuest(t *testing.T) {
 	})
 }
 
-// What reads a guest and fails elsewhere fails as ever.
+// E8: a weight may begin anywhere in a guest, as in other memory.
+func TestGuestIsReadFromItsOffset(t *testing.T) {
+	b, err := New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := ops.New(ops.MatMul, 5, 96, 400)
+	d, q, p, args := launchedOp(t, b, op, nil)
+	size, _ := b.Launch(op)
+	launch := func() []byte {
+		clear(view(args[2]))
+		err := q.Launch(t.Context(), p, args, size, gpuexec.Size{1, 1, 1})
+		if err := errors.Join(err, q.Finish(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Clone(view(args[2]))
+	}
+	want := launch()
+	const before = 64
+	memory, _ := mappedCopy(t, slices.Concat(make([]byte, before), view(args[1])))
+	args[1].Memory, args[1].Offset = d.(*device).Adopt(memory, func() {}), before
+	if !slices.Equal(launch(), want) {
+		t.Error("other bits")
+	}
+	q.Close()
+	p.Release()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What reads a guest and fails elsewhere, be it beside the guest, fails as ever: with a fault at an
+// address of its own alone it is an error, up to its last number. The goroutine is then as it was.
 func TestOtherFaultsAreNotAGuests(t *testing.T) {
-	memory, _ := mappedCopy(t, make([]byte, 4096))
+	page := os.Getpagesize()
+	memory, _ := mappedCopy(t, make([]byte, 5*page))
+	for _, at := range []int{0, 3, 4} { // of a guest that is pages 1 to 3
+		if err := unix.Mprotect(memory[at*page:][:page], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := floats(memory[page : 4*page])
+	touch := func(at int) func() error {
+		return func() error {
+			if memory[at] != 0 {
+				t.Error("it is not 0")
+			}
+			return nil
+		}
+	}
+	for _, at := range []int{3 * page, 4*page - 1} {
+		if err := reading(own, touch(at)); !errors.Is(err, fault.ErrIO) {
+			t.Errorf("byte %d: %v", at-page, err)
+		}
+	}
 	for name, read := range map[string]func() error{
 		"a panic": func() error { panic("broken") },
-		"a fault beside it": func() error {
+		"a fault": func() error {
 			var none *int
 			*none = 1
 			return nil
 		},
+		"a fault before it": touch(page - 1),
+		"a fault behind it": touch(4 * page),
 	} {
 		func() {
 			defer func() {
@@ -102,11 +157,14 @@ func TestOtherFaultsAreNotAGuests(t *testing.T) {
 					t.Errorf("%s: it is hidden", name)
 				}
 			}()
-			t.Errorf("%s: %v", name, reading(floats(memory), read))
+			t.Errorf("%s: %v", name, reading(own, read))
 		}()
 	}
 	broken := errors.New("broken")
-	if err := reading(floats(memory), func() error { return broken }); err != broken {
+	if err := reading(own, func() error { return broken }); err != broken {
 		t.Errorf("%v, want the error of what reads", err)
+	}
+	if debug.SetPanicOnFault(false) {
+		t.Error("any fault of this goroutine is a panic from now on")
 	}
 }
