@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
@@ -308,6 +309,40 @@ func mapped(fsys vfs.FS, name string) error {
 		return fmt.Errorf("%q is mapped", content)
 	}
 	return nil
+}
+
+// P7: to unmap a file twice takes nothing from who maps one at the same address since.
+func TestUnmapTwice(t *testing.T) {
+	fsys := vfs.Dir(t.TempDir())
+	if err := vfs.WriteNew(fsys, "x", false, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	f, err := fsys.Open("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for range 100 { // the system may put the second elsewhere
+		first, unmap, err := f.(vfs.Mapper).Map(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := unsafe.SliceData(first)
+		unmap()
+		second, unmapSecond, err := f.(vfs.Mapper).Map(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unmap()
+		same := unsafe.SliceData(second) == at
+		if second[0] != 'x' { // or it is a fault, which ends the process
+			t.Errorf("%q is mapped", second)
+		}
+		unmapSecond()
+		if same {
+			return
+		}
+	}
 }
 
 // Of many who take one name, one gets it; bytes of one file that are not the
