@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -74,6 +76,17 @@ func outputs(t *testing.T, m *Model) []float32 {
 	return a.Output
 }
 
+// eventually waits at most three seconds.
+func eventually(is func() bool) bool {
+	for range 3000 {
+		if is() {
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return is()
+}
+
 // T3, P6, E8: weights are packed by the first process and stored; it and later ones map them, and
 // compute the same bits. Nothing stays mapped when the runtime is closed.
 func TestWeightsAreMappedFromTheStore(t *testing.T) {
@@ -134,6 +147,30 @@ func TestMappedWeightIsCut(t *testing.T) {
 			t.Error("other bits")
 		}
 	}
+	if !eventually(func() bool {
+		_, mapped, _ = kernels(second, cfg.StoreDir)
+		return mapped == 0
+	}) {
+		t.Errorf("%d files that were cut are mapped still", mapped)
+	}
+}
+
+// T7: what was mapped for a model that could not be prepared is unmapped.
+func TestNothingStaysMapped(t *testing.T) {
+	cfg := kiln.Config{StoreDir: t.TempDir()}
+	first, _ := prepared(t, cfg)
+	first.Close()
+	m, _ := modelWith(t, cfg)
+	if err := m.exec.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Prepare(bg); !errors.Is(err, fault.ErrClosed) {
+		t.Errorf("%v, though its executor is closed", err)
+	}
+	m.Close()
+	if _, mapped, _ := kernels(m, cfg.StoreDir); mapped != 0 {
+		t.Errorf("%d are mapped still", mapped)
+	}
 }
 
 // P4, P5: entries that are damaged, a store that can be read only, and one that takes or maps nothing,
@@ -159,26 +196,32 @@ func TestWeightsWithoutTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, cfg := range map[string]kiln.Config{
-		"read only": {StoreDir: dir, Store: blobstore.Config{ReadOnly: true}},
-		"healed":    {StoreDir: dir},
-		"small":     {StoreDir: t.TempDir(), StoreBytes: limit.Of(1 << 20)}, // the weights have 1.6 MB
-		"shared":    {StoreDir: t.TempDir(), Store: blobstore.Config{Shared: true}},
-		"off":       {StoreDir: t.TempDir(), Store: blobstore.Config{Off: []string{"cpu-weights"}}},
-		"unknown": {StoreDir: t.TempDir(), Store: blobstore.Config{
-			Identity: func(string) gpuexec.Identity { return gpuexec.Identity{} }}},
+	for _, c := range []struct {
+		name string
+		cfg  kiln.Config
+		keep bool
+	}{
+		{"read only", kiln.Config{StoreDir: dir, Store: blobstore.Config{ReadOnly: true}}, false}, // before it is healed
+		{"healed", kiln.Config{StoreDir: dir}, true},
+		{"unlimited", kiln.Config{StoreDir: t.TempDir(), StoreBytes: limit.Unlimited}, true},
+		{"small", kiln.Config{StoreDir: t.TempDir(), StoreBytes: limit.Of(1 << 20)}, false}, // the weights have 1.6 MB
+		{"not half", kiln.Config{StoreDir: t.TempDir(), StoreBytes: limit.Of(2 << 20)}, false},
+		{"shared", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{Shared: true}}, false},
+		{"off", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{Off: []string{"cpu-weights"}}}, false},
+		{"unknown", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{
+			Identity: func(string) gpuexec.Identity { return gpuexec.Identity{} }}}, false},
 	} {
-		m, rt := prepared(t, cfg)
+		m, rt := prepared(t, c.cfg)
 		if got := outputs(t, m); !slices.Equal(got, want) {
-			t.Errorf("%s: other bits", name)
+			t.Errorf("%s: other bits", c.name)
 		}
-		count, mapped, stored := kernels(m, cfg.StoreDir)
-		if n := map[string]int{"healed": count}[name]; mapped != n || name != "read only" && stored != n {
-			t.Errorf("%s: %d mapped, %d stored, want %d", name, mapped, stored, n)
+		count, mapped, stored := kernels(m, c.cfg.StoreDir)
+		if n := map[bool]int{true: count}[c.keep]; mapped != n || !c.cfg.Store.ReadOnly && stored != n {
+			t.Errorf("%s: %d mapped, %d stored, want %d", c.name, mapped, stored, n)
 		}
 		m.Close()
 		if err := rt.Close(bg); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 }
@@ -220,14 +263,26 @@ func TestKeepEnds(t *testing.T) {
 		t.Errorf("%d are stored", stored)
 	}
 	m.Close()
-	again, _ := modelWith(t, kiln.Config{StoreDir: dir})
+	again, rt := modelWith(t, kiln.Config{StoreDir: dir})
 	if err := again.Prepare(bg); err != nil {
 		t.Fatal(err)
 	}
 	all, _, _ := kernels(again, dir)
 	keep = again.Keep()
+	var weight *gpuexec.Buffer
+	for _, w := range again.list.Weights {
+		if w.Role == oplist.Kernel {
+			weight = again.tensors.held[w.Name].buffer()
+		}
+	}
 	again.Close()
 	keep(bg, func() {})
+	if err := rt.Constants().SetCapacity(bg, constants.CPU, limit.Unlimited); err != nil { // which flushes them
+		t.Fatal(err)
+	}
+	if !eventually(func() bool { return released(again, weight) }) { // behind the flush
+		t.Error("a weight that was stored is held still")
+	}
 	if _, _, stored := kernels(again, dir); stored != all {
 		t.Errorf("%d of %d are stored", stored, all)
 	}
