@@ -7,6 +7,8 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 // T3, P6, E8: what an encoder packed is in the runtime's store when it is closed, and the next one
@@ -62,5 +64,30 @@ func TestStoredWeights(t *testing.T) {
 			t.Errorf("%s: other bits with a store", weights)
 		}
 		want += 20
+	}
+}
+
+// P7: small weights are packed, since there is little to share: they are no entries of the store.
+func TestSmallWeightsAreNotStored(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no store on windows")
+	}
+	rt, err := kiln.Open(kiln.Config{StoreDir: t.TempDir(), Lookup: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close(bg)
+	e := open(t, rt, put(t, newBERT().files()), encoder.Config{})
+	if err := e.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	err = rt.Store().List(bg, func(i blobstore.Info) error {
+		if i.Backend == hidden.Weights {
+			t.Errorf("%s is stored, with %d bytes", i.Key, i.Bytes)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
