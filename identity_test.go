@@ -13,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/processor"
 )
 
@@ -143,5 +144,22 @@ func TestRequiresOfProcessor(t *testing.T) {
 		if runs != 1 {
 			t.Errorf("%s: made %d times, want once", what, runs)
 		}
+	}
+}
+
+// K7: packed weights are data, which every build of a program and every processor reads.
+func TestIdentityOfWeights(t *testing.T) {
+	r := open(t, kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store")})
+	if err := r.Store().Put(ctx, hidden.Weights, "k", []byte("packed"), 0); err != nil {
+		t.Fatal(err)
+	}
+	err := r.Store().List(ctx, func(i blobstore.Info) error {
+		if p := i.Producer; i.Backend != hidden.Weights || p.Library != "kiln" || p.Build != "layout 1" || p.Compiler+p.Driver+p.Device != "" || len(p.ISA)+len(i.Requires) != 0 {
+			t.Errorf("%+v", i)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
