@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
@@ -53,6 +54,9 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, zone *zone.Zo
 	}
 	if c.Aborts == nil {
 		c.Aborts = aborts
+	}
+	if slices.Contains(c.Off, "cpu") {
+		c.Off = append(slices.Clip(c.Off), hidden.Weights) // they are cpu's
 	}
 	store, err := (*blobstore.Store)(nil), ours(cfg, s)
 	if err == nil {

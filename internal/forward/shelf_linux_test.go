@@ -173,7 +173,7 @@ func TestNothingStaysMapped(t *testing.T) {
 	}
 }
 
-// P4, P5: entries that are damaged, a store that can be read only, and one that takes or maps nothing,
+// P1, P4, P5: entries that are damaged, a store that can be read only, and one that takes or maps nothing,
 // cost the packing and no more.
 func TestWeightsWithoutTheStore(t *testing.T) {
 	alone, _ := prepared(t, kiln.Config{})
@@ -208,6 +208,7 @@ func TestWeightsWithoutTheStore(t *testing.T) {
 		{"not half", kiln.Config{StoreDir: t.TempDir(), StoreBytes: limit.Of(2 << 20)}, false},
 		{"shared", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{Shared: true}}, false},
 		{"off", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{Off: []string{"cpu-weights"}}}, false},
+		{"off for cpu", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{Off: []string{"cpu"}}}, false},
 		{"unknown", kiln.Config{StoreDir: t.TempDir(), Store: blobstore.Config{
 			Identity: func(string) gpuexec.Identity { return gpuexec.Identity{} }}}, false},
 	} {
