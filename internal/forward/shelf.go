@@ -3,6 +3,7 @@ package forward
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/kiln-cache/kiln/constants"
@@ -139,6 +140,8 @@ type keeper struct {
 
 func (k *keeper) keep(ctx context.Context, p packed, key constants.Key, b *gpuexec.Buffer) error {
 	err := hidden.Fill(ctx, b, func(memory []byte) error { // which is there until this returns
+		// If it was flushed since, it may be mapped by now: a fault is an error then, as a panic is.
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		k.data = append(k.data[:0], memory...)
 		return nil
 	})

@@ -299,6 +299,38 @@ func TestKeepEnds(t *testing.T) {
 	}
 }
 
+// P5: a weight that was packed and flushed may be a mapped one when it is to be stored, since
+// another process has stored it. If its file is cut, it is not stored.
+func TestKeepOfWhatIsMapped(t *testing.T) {
+	dir := t.TempDir()
+	m, rt := modelWith(t, kiln.Config{StoreDir: dir})
+	defer m.Close()
+	if err := m.Prepare(bg); err != nil {
+		t.Fatal(err)
+	}
+	other, _ := prepared(t, kiln.Config{StoreDir: dir})
+	defer other.Close()
+	want := outputs(t, other)
+	if err := rt.Constants().SetCapacity(bg, constants.CPU, limit.Unlimited); err != nil { // which flushes them
+		t.Fatal(err)
+	}
+	if err := m.Prepare(bg); err != nil {
+		t.Fatal(err)
+	}
+	if all, mapped, _ := kernels(m, dir); mapped != all {
+		t.Fatalf("%d of %d are mapped", mapped, all)
+	}
+	for _, file := range weightFiles(dir) {
+		if err := os.Truncate(file, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Keep()(bg, func() {})
+	if got := outputs(t, m); !slices.Equal(got, want) {
+		t.Error("other bits")
+	}
+}
+
 // P5: a store that takes nothing any more is asked once.
 func TestKeepGivesUp(t *testing.T) {
 	dir := t.TempDir()
