@@ -172,7 +172,7 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 			{ops.New(ops.MatMul, 20, 96, 40), nil}, {ops.New(ops.GELU, 33, 50), nil}, {norm, nil},
 			{ops.New(ops.BatchMatMul, 3, 4, 17, 8, 17), gpuexec.BytesOf([]int32{17, 5, 9})},
 		} {
-			d, q, p, args := launchedOp(t, b, c.op, c.ints)
+			q, p, args := launchedOp(t, b, c.op, c.ints)
 			size, _ := b.Launch(c.op)
 			if n := testing.AllocsPerRun(50, func() {
 				if err := errors.Join(q.Launch(t.Context(), p, args, size, gpuexec.Size{1, 1, 1}), q.Finish(t.Context())); err != nil {
@@ -181,9 +181,7 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 			}); n > 0 {
 				t.Errorf("%s: %v allocations a launch", c.op, n)
 			}
-			q.Close()
-			p.Release()
-			d.Close()
+			closeAll(q, p)
 		}
 	})
 }
@@ -201,8 +199,8 @@ func TestLaunchesInPartsOfABuffer(t *testing.T) {
 			{ops.New(ops.BatchMatMul, 3, 4, 17, 8, 17), gpuexec.BytesOf([]int32{17, 5, 9})},
 			{attention, gpuexec.BytesOf([]int32{0, 1, 33, 33, 90})},
 		} {
-			d, q, p, args := launchedOp(t, b, c.op, c.ints)
-			whole, err := d.Alloc(1 << 20)
+			q, p, args := launchedOp(t, b, c.op, c.ints)
+			whole, err := q.d.Alloc(1 << 20)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -224,9 +222,7 @@ func TestLaunchesInPartsOfABuffer(t *testing.T) {
 			if !bytes.Equal(view(parts[last]), view(args[last])) {
 				t.Errorf("%s: other bits in parts of a buffer", c.op)
 			}
-			q.Close()
-			p.Release()
-			d.Close()
+			closeAll(q, p)
 		}
 	})
 }

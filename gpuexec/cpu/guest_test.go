@@ -45,7 +45,7 @@ func TestProductReadsAGuest(t *testing.T) {
 	sets(t, func(t *testing.T, b *Backend) {
 		for _, rows := range []int64{5, 700} { // without helpers, and with them
 			op := ops.New(ops.MatMul, rows, 96, 400)
-			d, q, p, args := launchedOp(t, b, op, nil)
+			q, p, args := launchedOp(t, b, op, nil)
 			size, _ := b.Launch(op)
 			launch := func() error {
 				clear(view(args[2]))
@@ -58,7 +58,7 @@ func TestProductReadsAGuest(t *testing.T) {
 			want := slices.Clone(view(args[2]))
 			memory, file := mappedCopy(t, view(args[1]))
 			released := 0
-			args[1].Memory = d.(*device).Adopt(memory, func() { released++ })
+			args[1].Memory = q.d.Adopt(memory, func() { released++ })
 			if err := launch(); err != nil || !slices.Equal(view(args[2]), want) {
 				t.Errorf("%s: %v, or other bits", op, err)
 			}
@@ -73,14 +73,12 @@ func TestProductReadsAGuest(t *testing.T) {
 			if released != 1 {
 				t.Errorf("released %d times", released)
 			}
-			left := d.(*device).Adopt(memory, func() { released++ })
+			left := q.d.Adopt(memory, func() { released++ })
 			if got := left.Mapped(); &got[0] != &memory[0] {
 				t.Error("it is another memory")
 			}
-			q.Close()
-			p.Release()
-			if err := d.Close(); err != nil || released != 2 {
-				t.Errorf("closed: %v, released %d times", err, released)
+			if closeAll(q, p); released != 2 {
+				t.Errorf("closed: released %d times", released)
 			}
 		}
 	})
@@ -93,7 +91,7 @@ func TestGuestIsReadFromItsOffset(t *testing.T) {
 		t.Fatal(err)
 	}
 	op := ops.New(ops.MatMul, 5, 96, 400)
-	d, q, p, args := launchedOp(t, b, op, nil)
+	q, p, args := launchedOp(t, b, op, nil)
 	size, _ := b.Launch(op)
 	launch := func() []byte {
 		clear(view(args[2]))
@@ -106,15 +104,11 @@ func TestGuestIsReadFromItsOffset(t *testing.T) {
 	want := launch()
 	const before = 64
 	memory, _ := mappedCopy(t, slices.Concat(make([]byte, before), view(args[1])))
-	args[1].Memory, args[1].Offset = d.(*device).Adopt(memory, func() {}), before
+	args[1].Memory, args[1].Offset = q.d.Adopt(memory, func() {}), before
 	if !slices.Equal(launch(), want) {
 		t.Error("other bits")
 	}
-	q.Close()
-	p.Release()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	closeAll(q, p)
 }
 
 // What reads a guest and fails elsewhere, be it beside the guest, fails as ever: with a fault at an
