@@ -116,6 +116,12 @@ func TestWeightsAreMappedFromTheStore(t *testing.T) {
 		t.Error("the second computes other bits")
 	}
 	first.Close()
+	if err := rt.Constants().SetCapacity(bg, constants.CPU, limit.Unlimited); err != nil { // which flushes the first's
+		t.Fatal(err)
+	}
+	if !eventually(func() bool { _, mapped, _ = kernels(second, cfg.StoreDir); return mapped == all }) {
+		t.Errorf("%d are mapped, though the first's %d were flushed", mapped, all)
+	}
 	second.Close()
 	if err := errors.Join(first.exec.Close(bg), second.exec.Close(bg)); err != nil {
 		t.Error(err)
