@@ -1,6 +1,8 @@
 package tensorfile
 
 import (
+	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -168,6 +170,29 @@ func (f *File) Tensor(name string) (t Tensor, ok bool) {
 // Stamp says which state of which file is open, by what the system keeps of it: files of
 // one stamp have the same bytes. It is empty where the system keeps nothing that is enough.
 func (f *File) Stamp() string { return f.stamp }
+
+// sample is how many bytes of both ends of a piece State looks at.
+const sample = 4 << 10
+
+// State is a text that two tensors of files with a stamp share only if they have the same bytes:
+// the stamp, the name, and a digest over a sample of the bytes, since files on two devices may
+// have one stamp. A device has no name that stays: in containers it changes with each mount. It
+// is empty where there is no stamp. Errors are those of Bytes, and ctx's.
+func (f *File) State(ctx context.Context, name string) (string, error) {
+	if f.stamp == "" {
+		return "", nil
+	}
+	sum := sha256.New()
+	err := f.Pieces(name, func(bytes []byte) error {
+		sum.Write(bytes[:min(sample, len(bytes))]) // gives no error
+		sum.Write(bytes[max(0, len(bytes)-sample):])
+		return ctx.Err()
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%q of %s sample %x", name, f.stamp, sum.Sum(nil)), nil
+}
 
 // Bytes calls use with a tensor's bytes, as the file has them. They must not be
 // changed, and are valid until use returns: then their memory goes back to the system,

@@ -53,7 +53,7 @@ func stampOf(now time.Time, st *unix.Stat_t) string {
 	if changed.Nanosecond() == 0 {
 		return ""
 	}
-	stamp := fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
+	stamp := fmt.Sprint(st.Ino, st.Size, st.Mtim, st.Ctim)
 	if !changed.Before(now) {
 		young.Store(stamp, true)
 	}

@@ -168,8 +168,8 @@ func (s *Set) Tensor(name string) (values []float32, err error) {
 }
 
 // Identity is a text that two tensors share only if they hold the same values: what they
-// are made from for generated ones, and for those of a file the file's stamp with their
-// name, which both cost nothing. Where it has none it is a digest, for which each tensor
+// are made from for generated ones, which costs nothing, and for those of a file what
+// tensorfile.State says. Where the file has no stamp it is a digest, for which each tensor
 // is read once; the end of ctx ends that.
 func (s *Set) Identity(ctx context.Context, name string) (string, error) {
 	w, ok := s.weights[name]
@@ -181,26 +181,32 @@ func (s *Set) Identity(ctx context.Context, name string) (string, error) {
 	}
 	t, _ := s.file.Tensor(name)
 	form := fmt.Sprintf("%s %v turned:%t", t.Type, t.Shape, s.turned(w))
-	if stamp := s.file.Stamp(); stamp != "" {
-		return fmt.Sprintf("%s %q of %s", form, name, stamp), nil
-	}
 	s.mu.Lock()
 	digest := s.mu.digests[name]
 	s.mu.Unlock()
 	if digest != "" {
 		return digest, nil
 	}
+	digest, err := s.digest(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	digest = form + " " + digest
+	s.mu.Lock()
+	s.mu.digests[name] = digest
+	s.mu.Unlock()
+	return digest, nil
+}
+
+// digest tells the bytes of a tensor of the file from those of others.
+func (s *Set) digest(ctx context.Context, name string) (string, error) {
+	if state, err := s.file.State(ctx, name); state != "" || err != nil {
+		return state, err
+	}
 	sum := sha256.New()
 	err := s.file.Pieces(name, func(bytes []byte) error {
 		sum.Write(bytes) // gives no error
 		return ctx.Err()
 	})
-	if err != nil {
-		return "", err
-	}
-	digest = fmt.Sprintf("%s sha256:%x", form, sum.Sum(nil))
-	s.mu.Lock()
-	s.mu.digests[name] = digest
-	s.mu.Unlock()
-	return digest, nil
+	return fmt.Sprintf("sha256:%x", sum.Sum(nil)), err
 }

@@ -233,8 +233,8 @@ func TestSetFromFile(t *testing.T) {
 	}
 }
 
-// K5: tensors of a file that was written long ago have identities that nothing is read
-// for; of one written just now, those of their content, which is read as long as the
+// K5: tensors of a file that was written long ago have identities that little is read
+// for; of one written just now, those of their content. They are read as long as the
 // context lasts.
 func TestIdentityInFile(t *testing.T) {
 	m := writeModel(t, func(map[string]any) {})
@@ -252,7 +252,7 @@ func TestIdentityInFile(t *testing.T) {
 		for _, w := range m.Weights {
 			ended, end := context.WithCancel(bg)
 			end()
-			if _, err := set.Identity(ended, w.Name); (err == nil) != (file.Stamp() != "") || err != nil && !errors.Is(err, context.Canceled) {
+			if _, err := set.Identity(ended, w.Name); !errors.Is(err, context.Canceled) {
 				t.Errorf("a context that has ended: %v", err)
 			}
 			id, err := set.Identity(bg, w.Name)
