@@ -272,29 +272,34 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	return nil
 }
 
-// keep stores weights that were packed, off the path of requests. Close waits for it.
+// keep stores weights that were packed, off the path of requests. Close waits for it. Models let go
+// of weights that are replaced by mapped ones, by whatever encoder.
 func (e *Encoder) keep() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	models := slices.Clone(e.mu.idle)
-	var all []func(context.Context, func())
+	models[0].Watch(func(weight string) { e.renew(models, weight) }) // the others hold the same
+	var all []func(context.Context)
 	for _, m := range models {
+		m.LetGo() // what was replaced before
 		all = append(all, m.Keep())
 	}
 	e.left.Add(1)
 	go func() {
 		defer e.done()
 		for _, store := range all {
-			store(context.Background(), func() { e.renew(models) })
+			store(context.Background())
 		}
 	}()
 }
 
 // renew has models let go of a weight that was replaced: idle ones at once, the others when
-// they run again or become idle.
-func (e *Encoder) renew(models []*forward.Model) {
+// they run again or become idle. It looks at no other weight: calls wait meanwhile.
+func (e *Encoder) renew(models []*forward.Model, weight string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, m := range e.mu.idle {
-		m.LetGo()
+		m.LetGoOf(weight)
 	}
 	e.mu.stale = slices.DeleteFunc(slices.Clone(models), func(m *forward.Model) bool { return slices.Contains(e.mu.idle, m) })
 }

@@ -101,10 +101,10 @@ func (s *shelf) miss(p place, name string, cost time.Duration) {
 
 // Keep gives what stores the weights that this model packed when it was prepared, off the path of
 // requests, and puts the mapped ones in their place in the constant cache: models take them from
-// there at their next run. replaced is called behind each, so that they may LetGo. It may run on
-// any goroutine, also after Close; it ends early with ctx, and at the first weight that the store
-// does not take, of which the store tells. It is to be called once.
-func (m *Model) Keep() func(ctx context.Context, replaced func()) {
+// there at their next run, and those that Watch are told. It may run on any goroutine, also after
+// Close; it ends early with ctx, and at the first weight that the store does not take, of which
+// the store tells. It is to be called once.
+func (m *Model) Keep() func(ctx context.Context) {
 	ts := &m.tensors
 	missed := ts.shelf.missed
 	ts.shelf.missed = nil
@@ -116,7 +116,7 @@ func (m *Model) Keep() func(ctx context.Context, replaced func()) {
 		}
 	}
 	k := keeper{engine: ts.engine, exec: ts.exec}
-	return func(ctx context.Context, replaced func()) {
+	return func(ctx context.Context) {
 		failed := false
 		for i, h := range held {
 			if h == nil {
@@ -126,7 +126,6 @@ func (m *Model) Keep() func(ctx context.Context, replaced func()) {
 				failed = k.keep(ctx, missed[i], keys[i], b.(*gpuexec.Buffer)) != nil
 			}
 			h.Drop()
-			replaced()
 		}
 	}
 }

@@ -30,7 +30,7 @@ func prepared(t *testing.T, cfg kiln.Config) (*Model, *kiln.Runtime) {
 	if err := m.Prepare(bg); err != nil {
 		t.Fatal(err)
 	}
-	m.Keep()(bg, func() {})
+	m.Keep()(bg)
 	return m, rt
 }
 
@@ -275,10 +275,10 @@ func TestKeepEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	keep := m.Keep()
-	m.Keep()(bg, func() {}) // of which there are none any more
+	m.Keep()(bg) // of which there are none any more
 	ended, end := context.WithCancel(bg)
 	end()
-	keep(ended, func() {})
+	keep(ended)
 	if _, _, stored := kernels(m, dir); stored != 0 {
 		t.Errorf("%d are stored", stored)
 	}
@@ -296,7 +296,7 @@ func TestKeepEnds(t *testing.T) {
 		}
 	}
 	again.Close()
-	keep(bg, func() {})
+	keep(bg)
 	if err := rt.Constants().SetCapacity(bg, constants.CPU, limit.Unlimited); err != nil { // which flushes them
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestKeepOfWhatIsMapped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.Keep()(bg, func() {})
+	m.Keep()(bg)
 	if got := outputs(t, m); !slices.Equal(got, want) {
 		t.Error("other bits")
 	}
@@ -354,7 +354,7 @@ func TestKeepGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(bg)
-	m.Keep()(bg, func() {})
+	m.Keep()(bg)
 	if n := rt.Store().Stats().Reasons[fault.TooLarge]; n != 1 {
 		t.Errorf("it was asked %d times", n)
 	}

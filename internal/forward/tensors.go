@@ -43,7 +43,16 @@ type Constants struct {
 type tensor struct {
 	key    constants.Key
 	lease  *constants.Lease
-	cached bool // false: this model's own, which counts to no capacity
+	cached bool            // false: this model's own, which counts to no capacity
+	watch  *constants.Held // see Watch; nil where nobody does
+}
+
+// end lets the weight go.
+func (t *tensor) end() {
+	if t.watch != nil {
+		t.watch.Drop()
+	}
+	t.lease.End()
 }
 
 func (t *tensor) buffer() *gpuexec.Buffer { return t.lease.Value().(*gpuexec.Buffer) }
@@ -56,7 +65,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight, opts con
 		if !t.cached || t.lease.Resident() {
 			return t.buffer(), nil
 		}
-		t.lease.End()
+		t.end()
 		delete(ts.held, w.Name)
 	}
 	form, err := ts.form(op, w)
@@ -98,7 +107,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight, opts con
 	if packing > 0 {
 		ts.shelf.miss(place, w.Name, packing)
 	}
-	t := &tensor{key, lease, cached}
+	t := &tensor{key: key, lease: lease, cached: cached}
 	ts.held[w.Name] = t
 	return t.buffer(), nil
 }
@@ -161,14 +170,39 @@ func (ts *tensors) write(ctx context.Context, into []byte, form ops.Prepared, w 
 // LetGo lets weights go that are not in the constant cache any more, which else go when they are
 // wanted next: their memory is given back. It gives their number.
 func (m *Model) LetGo() (n int) {
-	for name, t := range m.tensors.held {
-		if t.cached && !t.lease.Resident() {
-			t.lease.End()
-			delete(m.tensors.held, name)
+	for name := range m.tensors.held {
+		if m.LetGoOf(name) {
 			n++
 		}
 	}
 	return n
+}
+
+// LetGoOf is LetGo of one weight, and reports whether it went.
+func (m *Model) LetGoOf(weight string) bool {
+	t := m.tensors.held[weight]
+	if t == nil || !t.cached || t.lease.Resident() {
+		return false
+	}
+	t.end()
+	delete(m.tensors.held, weight)
+	return true
+}
+
+// Watch has replaced called, on another goroutine, with the name of each weight that this model
+// holds when Keep of whatever model replaces it: models of several encoders hold it. Of one that
+// was replaced before nobody is told.
+func (m *Model) Watch(replaced func(weight string)) {
+	for name, t := range m.tensors.held {
+		if t.watch != nil {
+			continue
+		}
+		t.watch, _ = t.lease.Hold(func(why constants.Removal) {
+			if why == constants.Removed {
+				replaced(name)
+			}
+		})
+	}
 }
 
 // renew lets go of what was lost with the device, if it was opened again: it is made
@@ -194,7 +228,7 @@ func (ts *tensors) discard(ctx context.Context) error {
 				return err
 			}
 		}
-		t.lease.End()
+		t.end()
 		delete(ts.held, name)
 	}
 	return nil
@@ -203,7 +237,7 @@ func (ts *tensors) discard(ctx context.Context) error {
 // close lets every weight go.
 func (ts *tensors) close() {
 	for _, t := range ts.held {
-		t.lease.End()
+		t.end()
 	}
 	clear(ts.held)
 }
