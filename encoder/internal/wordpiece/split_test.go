@@ -69,7 +69,7 @@ func (l *looks) Err() error {
 // The context ends the reading wherever it is. It is looked at every few thousand tokens, while
 // a vocabulary is read and while tables are made of it, and every MiB of a file.
 func TestOpenHeedsItsContext(t *testing.T) {
-	const words, never = 100_000, 1 << 40
+	const words, never = 100_000, 1 << 30
 	var lines, vocab strings.Builder
 	for i := range words {
 		fmt.Fprintf(&lines, "##a rather long word, the number %d\n", i)
