@@ -2,12 +2,11 @@ package cpu
 
 import (
 	"fmt"
-	"runtime/debug"
 	"sync"
-	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // guest is memory of somebody else that products read: weights that are mapped from a file.
@@ -62,21 +61,12 @@ func weight(a gpuexec.DeviceArg) (bytes []byte, isGuest bool) {
 	return view(a), false
 }
 
-// reading runs what reads a guest: a page of its file that is gone, because the file was cut or
-// its disk failed, is an error and not the end of the process.
-func reading(memory []float32, read func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		failed := recover()
-		if failed == nil {
-			return
-		}
-		from := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
-		if at, ok := failed.(interface{ Addr() uintptr }); !ok || at.Addr() < from || at.Addr()-from >= uintptr(4*len(memory)) {
-			panic(failed)
-		}
-		err = &fault.Error{Op: "cpu: launch", Backend: Name, Reason: fault.Degraded, Err: fmt.Errorf(
+// reading runs what reads a guest: where a page of its file is gone, that is an error.
+func reading(memory []float32, read func() error) error {
+	gone, err := guard.Reading(gpuexec.BytesOf(memory), read)
+	if gone {
+		return &fault.Error{Op: "cpu: launch", Backend: Name, Reason: fault.Degraded, Err: fmt.Errorf(
 			"%w: a weight that is mapped from a file cannot be read any more: was the file cut?", fault.ErrIO)}
-	}()
-	return read()
+	}
+	return err
 }

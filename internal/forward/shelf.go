@@ -3,15 +3,16 @@ package forward
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
@@ -139,10 +140,14 @@ type keeper struct {
 
 func (k *keeper) keep(ctx context.Context, p packed, key constants.Key, b *gpuexec.Buffer) error {
 	err := hidden.Fill(ctx, b, func(memory []byte) error { // which is there until this returns
-		// If it was flushed since, it may be mapped by now: a fault is an error then, as a panic is.
-		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-		k.data = append(k.data[:0], memory...)
-		return nil
+		gone, err := guard.Reading(memory, func() error { // it may be mapped by now, if it was flushed since
+			k.data = append(k.data[:0], memory...)
+			return nil
+		})
+		if gone {
+			return fault.ErrIO
+		}
+		return err
 	})
 	if err != nil {
 		return err

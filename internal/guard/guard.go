@@ -1,11 +1,12 @@
 // Package guard runs user code so that a panic or a runtime.Goexit in it harms
-// nothing else (SPEC F3).
+// nothing else (SPEC F3), and what reads a mapped file so that a page that is gone does not.
 //
 // The functions keep no state and are safe for concurrent use.
 package guard
 
 import (
 	"runtime/debug"
+	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -47,6 +48,25 @@ func Call(fn func(), failed func(error)) {
 			failed(err)
 		}
 	})
+}
+
+// Reading runs read, which reads memory that is mapped from a file. Where a page of it is gone,
+// because the file was cut or its disk failed, it says so, and the process goes on. Other faults,
+// and panics, are as ever.
+func Reading(memory []byte, read func() error) (gone bool, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		failed := recover()
+		if failed == nil {
+			return
+		}
+		from := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+		if at, ok := failed.(interface{ Addr() uintptr }); !ok || at.Addr() < from || at.Addr()-from >= uintptr(len(memory)) {
+			panic(failed)
+		}
+		gone = true
+	}()
+	return false, read()
 }
 
 // Each calls fn for every item in order. If fn calls runtime.Goexit for an item, the

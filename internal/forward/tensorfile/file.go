@@ -8,14 +8,13 @@ import (
 	"maps"
 	"math"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Error says what is wrong with a file. It matches fault.ErrInvalid, and the
@@ -273,22 +272,14 @@ func (f *File) numbers(name string, use func(values []float32) error) func([]byt
 	}
 }
 
-// guard runs what reads the mapped file: a page of it that is gone, because the file was
-// cut or its disk failed, is an error and not the end of the process.
-func (f *File) guard(name string, use func() error) (err error) {
-	if f.mapped != nil {
-		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-		defer func() {
-			failed := recover()
-			if failed == nil {
-				return
-			}
-			from := uintptr(unsafe.Pointer(unsafe.SliceData(f.bytes)))
-			if at, ok := failed.(interface{ Addr() uintptr }); !ok || at.Addr() < from || at.Addr()-from >= uintptr(len(f.bytes)) {
-				panic(failed)
-			}
-			err = &Error{File: f.name, Tensor: name, Text: "cannot be read any more; was the file changed while it was open?"}
-		}()
+// guard runs what reads the mapped file: where a page of it is gone, that is an error.
+func (f *File) guard(name string, use func() error) error {
+	if f.mapped == nil {
+		return use()
 	}
-	return use()
+	gone, err := guard.Reading(f.bytes, use)
+	if gone {
+		return &Error{File: f.name, Tensor: name, Text: "cannot be read any more; was the file changed while it was open?"}
+	}
+	return err
 }
