@@ -80,7 +80,7 @@ func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(p
 		key, v := s.readKey(l, place)
 		var file []byte
 		if v.kind == sound {
-			file, v = s.readKernel(l, place)
+			file, v = s.readKernel(l, place, nil)
 		}
 		switch v.kind {
 		case vanished:

@@ -276,7 +276,7 @@ func (s *Store) readMapped(l folder, place, key string, m *mapping) (frame.Entry
 	if v := s.checkKey(l, place, key); v.kind != sound {
 		return frame.Entry{}, v
 	}
-	file, v := readWhole(l, place, kernelFile, Largest, frame.CheckPreamble, m)
+	file, v := s.readKernel(l, place, m)
 	if v.kind != sound {
 		return frame.Entry{}, v
 	}
@@ -322,8 +322,8 @@ func (s *Store) readKey(l folder, place string) (string, verdict) {
 	return string(text), v
 }
 
-func (s *Store) readKernel(l folder, place string) ([]byte, verdict) {
-	return readWhole(l, place, kernelFile, Largest, frame.CheckPreamble, nil)
+func (s *Store) readKernel(l folder, place string, m *mapping) ([]byte, verdict) {
+	return readWhole(l, place, kernelFile, Largest, frame.CheckPreamble, m)
 }
 
 // readWhole reads one file of an entry, and maps it if there is a mapping. It allocates memory
