@@ -116,20 +116,13 @@ func emitMap(s Spec, r routine, fn func(wasm.F32x4) wasm.F32x4) {
 	})
 }
 
-// emitAdd adds a repeated row or tensor; a block is a row.
+// emitAdd adds a repeated row or tensor; a block is a row. The period is a number of the
+// call: a division a row is not seen beside its additions.
 func emitAdd(s Spec, r routine) {
-	rows, width, period := s.dim(0), s.dim(1), s.dim(2)
+	width := s.dim(1)
 	r.eachBlock(func() {
 		a := r.cursor(r.row(0, r.block.Get(), width))
-		other := r.block.Get()
-		switch period {
-		case rows:
-		case 1:
-			other = wasm.Uint32(0)
-		default:
-			other = other.RemU(wasm.Uint32(period))
-		}
-		b := r.cursor(r.row(1, other, width))
+		b := r.cursor(r.row(1, r.block.Get().RemU(r.numbers[0].Get()), width))
 		dst := r.cursor(r.row(2, r.block.Get(), width))
 		r.sweep(width, stripVectors, []i32{a, b, dst}, func(offset uint32, _, lanes int) {
 			sum := a.Get().LoadF32x4(offset, lanes).Add(b.Get().LoadF32x4(offset, lanes))

@@ -100,6 +100,7 @@ func inPlaceRows(d dims) []Param { return []Param{inPlace(d[0], d[1]), out(d[0],
 type routine struct {
 	*wasm.Func
 	buffer     []i32 // offsets of the buffers in the order of Params
+	numbers    []i32 // see Spec.numbers
 	block, end i32
 }
 

@@ -123,15 +123,30 @@ func (c *machineCode) free() error {
 
 // Program is a compiled kernel. It is safe for concurrent use.
 type Program struct {
-	spec   Spec
-	params []Param
-	blocks uint32
-	code   *machineCode
-	closed atomic.Bool
+	spec    Spec
+	params  []Param
+	numbers []uint64
+	blocks  uint32
+	code    *machineCode
+	closed  *atomic.Bool // with all that OfRows gave
 }
 
 func newProgram(spec Spec, code *machineCode) *Program {
-	return &Program{spec: spec, params: spec.Params(), blocks: spec.Blocks(), code: code}
+	return programOf(spec, code, new(atomic.Bool))
+}
+
+func programOf(spec Spec, code *machineCode, closed *atomic.Bool) *Program {
+	return &Program{spec, spec.Params(), spec.numbers(), spec.Blocks(), code, closed}
+}
+
+// OfRows is the program for another number of rows, and of rows that an add repeats: it is
+// the same machine code, and ends with p. ErrInvalid, ErrUnsupported as Spec.Validate.
+func (p *Program) OfRows(rows, period int64) (*Program, error) {
+	spec := p.spec.ofRows(rows, period)
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	return programOf(spec, p.code, p.closed), nil
 }
 
 // Spec is what the program computes.
@@ -187,7 +202,7 @@ func (p *Program) NewInstance() (*Instance, error) {
 	}
 	c.mu.Unlock()
 	if i == nil {
-		i = &Instance{run: c.module.ExportedFunction(entryPoint), stack: make([]uint64, len(p.params)+2)}
+		i = &Instance{run: c.module.ExportedFunction(entryPoint), stack: make([]uint64, len(p.params)+len(p.numbers)+2)}
 	}
 	i.program = p
 	return i, nil
@@ -225,7 +240,9 @@ func (i *Instance) Call(buffers []uint32, begin, end uint32) error {
 	for n, b := range buffers {
 		i.stack[n] = uint64(b)
 	}
-	i.stack[len(buffers)], i.stack[len(buffers)+1] = uint64(begin), uint64(end)
+	copy(i.stack[len(buffers):], p.numbers)
+	blocks := i.stack[len(buffers)+len(p.numbers):]
+	blocks[0], blocks[1] = uint64(begin), uint64(end)
 	if err := i.run.CallWithStack(context.Background(), i.stack); err != nil {
 		return &fault.Error{Op: opCall, Backend: "cpu", Key: p.spec.String(),
 			Err: fmt.Errorf("%w: an index is outside of its table: %w", fault.ErrInvalid, err)}

@@ -94,10 +94,27 @@ func (s Spec) BlocksPerCall() uint32 {
 	return uint32(max(1, min(int64(s.Blocks()), int64(callBudget/s.BlockCost()))))
 }
 
+// ofRows is the spec with another number of rows, and of rows that an add repeats.
+func (s Spec) ofRows(rows, period int64) Spec {
+	s.Dims[0] = rows
+	if s.Kind == ops.Add {
+		s.Dims[2] = period
+	}
+	return s
+}
+
+// numbers are what a call is given between its buffers and its blocks.
+func (s Spec) numbers() []uint64 {
+	if s.Kind == ops.Add {
+		return []uint64{uint64(s.Dims[2])}
+	}
+	return nil
+}
+
 // Emit gives the kernel's module: one function "run" that takes the offsets of
-// the buffers in the order of Params, then the first block and the one behind
+// the buffers in the order of Params, the period of an add, then the first block and the one behind
 // the last. Only what changes the code is in it, so specs that differ in their
-// number of rows alone mostly share a module, and with it the machine code.
+// number of rows alone share a module, and with it the machine code.
 func (s Spec) Emit() ([]byte, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
@@ -105,19 +122,15 @@ func (s Spec) Emit() ([]byte, error) {
 	o := operations[s.Kind]
 	m := wasm.NewModule()
 	m.ImportMemory(memoryModule, memoryName, 1)
-	params := len(o.params(s.Dims))
-	f, args := m.Func(entryPoint, params+2)
-	o.emit(s, routine{Func: f, buffer: args[:params], block: args[params], end: args[params+1]})
+	params, numbers := len(o.params(s.Dims)), len(s.numbers())
+	f, args := m.Func(entryPoint, params+numbers+2)
+	o.emit(s, routine{Func: f, buffer: args[:params], numbers: args[params : params+numbers], block: args[params+numbers], end: args[params+numbers+1]})
 	return m.Encode(), nil
 }
 
 // code is equal for specs that emit one module: what is not in the code is 0.
 func (s Spec) code() Spec {
-	if s.Kind == ops.Add && s.Dims[2] == s.Dims[0] {
-		s.Dims[2] = 0
-	}
-	s.Dims[0] = 0
-	return s
+	return s.ofRows(0, 0)
 }
 
 const (

@@ -74,7 +74,8 @@ func TestEmit(t *testing.T) {
 		{specOf(ops.Softmax, 1, 12, 14, 14), specOf(ops.Softmax, 8, 12, 14, 14), true},
 		{specOf(ops.Softmax, 1, 12, 14, 14), specOf(ops.Softmax, 1, 12, 15, 15), false},
 		{specOf(ops.Add, 128, 384, 128), specOf(ops.Add, 14, 384, 14), true},
-		{specOf(ops.Add, 128, 384, 128), specOf(ops.Add, 128, 384, 1), false},
+		{specOf(ops.Add, 128, 384, 128), specOf(ops.Add, 12, 384, 3), true},
+		{specOf(ops.Add, 128, 384, 128), specOf(ops.Add, 128, 385, 128), false},
 	} {
 		if same := slices.Equal(emit(c.a), emit(c.b)); same != c.same {
 			t.Errorf("%s and %s share a module: %v", c.a, c.b, same)
