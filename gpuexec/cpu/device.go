@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -34,23 +35,27 @@ func (d *device) Limits() gpuexec.Limits {
 func (d *device) Lost() <-chan struct{} { return nil }
 
 func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
-	op, err := opOf(src)
+	op, many, err := opOf(src)
 	if err != nil {
 		return nil, err
 	}
 	spec, isKernel := d.backend.kernel(op)
 	if !isKernel {
-		return &product{op: op, set: d.backend.set, blob: d.productBlob(op)}, nil
+		return d.product(op, many), nil
 	}
 	p, err := d.engine.Compile(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	return newProgram(p), nil
+	return &program{kernel: p, anyRows: many}, nil
+}
+
+func (d *device) product(op ops.Op, many bool) *product {
+	return &product{op: op, anyRows: many, set: d.backend.set, blob: d.productBlob(op)}
 }
 
 func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
-	op, err := opOf(src)
+	op, many, err := opOf(src)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +64,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 		if want := d.productBlob(op); string(blob) != want {
 			return nil, refused(src.Key, fault.DriverRefused, "the blob is of another product or instruction set")
 		}
-		return &product{op: op, set: d.backend.set, blob: string(blob)}, nil
+		return d.product(op, many), nil
 	}
 	p, err := d.engine.Load(ctx, blob)
 	if err != nil {
@@ -68,19 +73,24 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if p.Spec() != spec {
 		return nil, errors.Join(refused(src.Key, fault.KeyCollision, "the blob is of "+p.Spec().String()), p.Close())
 	}
-	return newProgram(p), nil
+	return &program{kernel: p, anyRows: many}, nil
 }
 
 func refused(key string, why fault.Reason, text string) error {
 	return &fault.Error{Op: "cpu: load", Key: key, Backend: Name, Reason: why, Err: fmt.Errorf("%w: %s", fault.ErrRefused, text)}
 }
 
-func opOf(src gpuexec.Source) (ops.Op, error) {
-	op, ok := src.Spec.(ops.Op)
-	if !ok {
-		return op, fault.Invalidf("cpu: compile", "a source of type %T, want an ops.Op", src.Spec)
+// opOf is the operation of a source, and whether it stands for those of any number of rows.
+func opOf(src gpuexec.Source) (op ops.Op, many bool, err error) {
+	switch spec := src.Spec.(type) {
+	case ops.Op:
+		op = spec
+	case manyRows:
+		op, many = spec.op, true
+	default:
+		return op, false, fault.Invalidf("cpu: compile", "a source of type %T, want an ops.Op", src.Spec)
 	}
-	return op, op.Validate()
+	return op, many, op.Validate()
 }
 
 // productBlob stands for the machine code of a product, which is part of this
@@ -130,9 +140,10 @@ func (m *memory) Release() {
 
 // product is an operation in Go assembly: a matrix product, an attention, a gelu.
 type product struct {
-	op   ops.Op
-	set  *gemm.Set
-	blob string
+	op      ops.Op
+	anyRows bool // each launch says how many
+	set     *gemm.Set
+	blob    string
 }
 
 func (p *product) Bytes() int64                         { return int64(len(p.blob)) }
@@ -142,12 +153,29 @@ func (p *product) Release()                             {}
 
 // program is a WebAssembly kernel.
 type program struct {
-	kernel *kernels.Program
-	blocks uint32 // of one call (SPEC E4)
+	kernel  *kernels.Program
+	anyRows bool                               // each launch says how many
+	sized   [8]atomic.Pointer[kernels.Program] // kernel for the rows of launches before, by their number
 }
 
-func newProgram(p *kernels.Program) *program {
-	return &program{kernel: p, blocks: max(1, p.Spec().BlocksPerCall())}
+// of is the kernel for the rows that a launch's arguments say.
+func (p *program) of(args []gpuexec.DeviceArg) (*kernels.Program, error) {
+	if !p.anyRows {
+		return p.kernel, nil
+	}
+	op, err := withRows(p.kernel.Spec().Op, args)
+	if err != nil {
+		return nil, err
+	}
+	at := &p.sized[op.Dims[0]%int64(len(p.sized))]
+	if kernel := at.Load(); kernel != nil && kernel.Spec().Op == op {
+		return kernel, nil
+	}
+	kernel, err := p.kernel.OfRows(op.Dims[0], op.Dims[2])
+	if err == nil {
+		at.Store(kernel)
+	}
+	return kernel, err
 }
 
 func (p *program) Bytes() int64                         { return int64(p.kernel.CodeBytes()) }

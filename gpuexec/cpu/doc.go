@@ -1,7 +1,8 @@
 // Package cpu is the embedded device: it needs no C compiler and no library.
 // Matrix products run in Go assembly over weights packed once. So do attention, which is
 // one program for all dimensions (SPEC E7), and, with AVX2 or AVX-512, gelu. Every other
-// operation is a WebAssembly kernel for its exact shape, compiled to machine code.
+// operation is a WebAssembly kernel for its exact shape, compiled to machine code. Models of this
+// module ask for other programs, which serve any number of rows.
 // Importing the package registers the backend "cpu", which runs every operation of
 // package ops, and no gpuexec.Code.
 //

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/gemm"
 )
@@ -48,19 +49,27 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 func (q *queue) bind(p gpuexec.Program, args []gpuexec.DeviceArg, grid int) (blocks, time.Duration, error) {
 	switch p := p.(type) {
 	case *program:
-		spec := p.kernel.Spec()
+		kernel, err := p.of(args)
+		if err != nil {
+			return nil, 0, err
+		}
+		spec := kernel.Spec()
 		if most := int(spec.Blocks()); grid > most {
 			return nil, 0, tooManyBlocks(spec, grid, most)
 		}
-		q.kernel.bind(p, args)
+		q.kernel.bind(kernel, args)
 		return &q.kernel, time.Duration(grid) * spec.BlockCost(), nil
 	case *product:
-		op := p.op
-		if op.Kind == ops.Attention {
-			if err := q.attention.bind(q.d.backend.set, args); err != nil {
-				return nil, 0, err
-			}
+		op, err := p.op, error(nil)
+		switch {
+		case op.Kind == ops.Attention:
+			err = q.attention.bind(q.d.backend.set, args)
 			op = q.attention.op
+		case p.anyRows:
+			op, err = withRows(op, args)
+		}
+		if err != nil {
+			return nil, 0, err
 		}
 		if most := q.d.backend.blocks(op); grid > most {
 			return nil, 0, tooManyBlocks(op, grid, most)
@@ -97,24 +106,26 @@ func view(a gpuexec.DeviceArg) []byte {
 
 // kernelBlocks are a launch of a WebAssembly kernel.
 type kernelBlocks struct {
-	program *program
-	offsets []uint32 // of the arguments
+	program *kernels.Program
+	offsets []uint32 // of the buffers
 }
 
-func (l *kernelBlocks) bind(p *program, args []gpuexec.DeviceArg) {
+func (l *kernelBlocks) bind(p *kernels.Program, args []gpuexec.DeviceArg) {
 	l.program, l.offsets = p, l.offsets[:0]
 	for _, a := range args {
-		l.offsets = append(l.offsets, uint32(a.Memory.(*memory).offset+a.Offset))
+		if a.Memory != nil {
+			l.offsets = append(l.offsets, uint32(a.Memory.(*memory).offset+a.Offset))
+		}
 	}
 }
 
 func (l *kernelBlocks) run(ctx context.Context, first, end int, _ *scratch) error {
-	i, err := l.program.kernel.NewInstance() // the caller's own: an instance has one stack (SPEC E5)
+	i, err := l.program.NewInstance() // the caller's own: an instance has one stack (SPEC E5)
 	if err != nil {
 		return err
 	}
 	defer i.Close()
-	return inParts(ctx, first, end, int(l.program.blocks), func(first, end int) error {
+	return inParts(ctx, first, end, int(l.program.Spec().BlocksPerCall()), func(first, end int) error {
 		return i.Call(l.offsets, uint32(first), uint32(end))
 	})
 }
@@ -129,9 +140,13 @@ type matmulBlocks struct {
 func (l *matmulBlocks) bind(set *gemm.Set, op ops.Op, args []gpuexec.DeviceArg) {
 	m, k, n := int(op.Dims[0]), int(op.Dims[1]), int(op.Dims[2])
 	right, isGuest := weight(args[1])
+	out := args[2:]
+	if op.Bias {
+		out = args[3:]
+	}
 	l.set, l.guest = set, isGuest
 	l.args = gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
-		B: floats(right)[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
+		B: floats(right)[:set.PackedLen(k, n)], C: floats(view(out[0])), LDC: n}
 	if op.Bias {
 		l.args.Bias = floats(view(args[2]))[:n]
 	}

@@ -26,6 +26,11 @@ const Weights = "cpu-weights"
 // not if there is an error; it is to be one that may be called again. gpuexec sets it.
 var Adopt func(ctx context.Context, executor any, memory []byte, release func()) (buffer any, err error)
 
+// ManyRows gives the ops.Library of the same backend whose programs serve operations of any number
+// of rows, which each launch says behind its tensors; nil for a library that has none such.
+// cpu sets it.
+var ManyRows func(library any) any
+
 // MapBlob gives the data of a key that PutToMap stored, so many bytes of it, mapped from a
 // *blobstore.Store; nil is a miss. room is memory that is used, and may be given back larger. blobstore
 // sets it.
