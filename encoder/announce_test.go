@@ -5,8 +5,24 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/internal/forward"
 )
+
+// perShape is the processor with a program for each shape, as oneDNN has: a Backend itself, which
+// models do not ask for others.
+type perShape struct{ *cpu.Backend }
+
+func (perShape) Name() string { return "pershape" }
+
+func init() {
+	lib, err := cpu.New("auto")
+	if err != nil {
+		panic(err)
+	}
+	gpuexec.Register(perShape{lib})
+}
 
 // S2: the shape of the batch that comes next is announced. Of two groups, that of 4 tokens
 // is the older one; yet a batch of 32 takes the other's place while 4 tokens wait.
@@ -14,7 +30,7 @@ func TestNextBatchIsAnnounced(t *testing.T) {
 	t.Setenv("KILN_SESSION_GROUPS", "2")
 	t.Setenv("KILN_SESSION_POLICY", "fifo")
 	ctx := context.Background()
-	e := openTiny(t, Config{Workers: 2}, kiln.Config{})
+	e := openTiny(t, Config{Workers: 2, Device: "pershape"}, kiln.Config{})
 	other := e.mu.idle[0] // one worker is away, so that batches are in order
 	e.mu.idle = e.mu.idle[1:]
 	defer func() {

@@ -350,12 +350,22 @@ func TestClosedRuntime(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	b := newBERT()
 	dir := put(t, b.files())
-	for _, set := range []map[string]string{{"KILN_CPU_ISA": "generic"}, {"KILN_BUCKET": "pow2"}, {"KILN_WORKERS": "3"}} {
+	for _, c := range []struct {
+		set    map[string]string
+		device string
+		groups int64 // of three lengths, where programs are for their shapes
+	}{
+		{map[string]string{"KILN_CPU_ISA": "generic"}, "cpu", 1},
+		{map[string]string{"KILN_WORKERS": "3"}, "cpu", 1},
+		{nil, "pershape", 3},
+		{map[string]string{"KILN_BUCKET": "pow2"}, "pershape", 1},
+	} {
+		set := c.set
 		rt, err := kiln.Open(kiln.Config{Lookup: func(name string) (string, bool) { v, ok := set[name]; return v, ok }})
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := encoder.Open(bg, rt, dir, encoder.Config{})
+		e, err := encoder.Open(bg, rt, dir, encoder.Config{Device: c.device})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -369,20 +379,16 @@ func TestEnvironment(t *testing.T) {
 			}
 		}
 		sessions := rt.Sessions()[0].Cache()
-		if _, err := e.EncodeTokens(bg, [][]int32{make([]int32, 16)}); err != nil {
+		if err := sessions.ResetAll(bg); err != nil {
 			t.Fatal(err)
 		}
-		before, want := sessions.Groups(), int64(2)
-		if set["KILN_BUCKET"] != "" {
-			want = 0 // beside that of 16 tokens
-		}
-		for _, n := range []int{9, 11} { // alone, so that each is a batch
+		for _, n := range []int{16, 9, 11} { // alone, so that each is a batch
 			if _, err := e.EncodeTokens(bg, [][]int32{make([]int32, n)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := sessions.Groups() - before; n != want {
-			t.Errorf("%v: %d more shape groups, want %d", set, n, want)
+		if n := sessions.Groups(); n != c.groups {
+			t.Errorf("%v: %d shape groups, want %d", set, n, c.groups)
 		}
 		if driver := rt.Executors()[0].Info().Driver; set["KILN_CPU_ISA"] != "" && !strings.HasSuffix(driver, "generic") {
 			t.Errorf("%v: %s", set, driver)

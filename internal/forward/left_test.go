@@ -8,19 +8,18 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
 )
 
 // waiting is the CPU, whose kernels wait for fill before they are laid out.
 type waiting struct {
-	*cpu.Backend
+	ops.Library
 	fill func()
 }
 
 func (w waiting) Prepare(op ops.Op) (ops.Prepared, error) {
-	p, err := w.Backend.Prepare(op)
+	p, err := w.Library.Prepare(op)
 	lay := p.Fill
 	p.Fill = func(into []byte, weight []float32) error {
 		w.fill()
@@ -42,7 +41,7 @@ func TestPreparationIsLeft(t *testing.T) {
 	begun, over := make(chan struct{}), make(chan struct{})
 	var kept int64
 	cfg := Config{Session: session, Executor: m.exec, Engine: m.tensors.engine, Weights: m.tensors.source}
-	cfg.Library = waiting{m.lib.(*cpu.Backend), func() {
+	cfg.Library = waiting{m.lib, func() {
 		kept = m.tensors.engine.Len()
 		close(begun)
 		leave()

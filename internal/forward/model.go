@@ -43,12 +43,14 @@ type Model struct {
 	record  map[string]*Use          // what was asked for, by key; nil = not recorded
 	tensors tensors
 	last    *plan
+	leases  []*kiln.Lease[*gpuexec.Kernel] // of the run under way: see borrow
 	arena   *gpuexec.Buffer
 	align   int64 // of the arena's parts, as the device wants it
 
 	sequence []gpuexec.Launch // room for that of a run
 
-	bfloat16 bool // weights of matrix products
+	bfloat16  bool // weights of matrix products
+	shapeless int  // see sameProgramsUpTo
 }
 
 // Answer is what one run gave and how it was served.
@@ -71,7 +73,7 @@ type Answer struct {
 // New makes a model. It prepares no weights: see Prepare.
 func New(cfg Config) *Model {
 	list := cfg.Weights.list.model
-	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment),
+	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: forRows(cfg.Library), list: list, align: int64(cfg.Executor.Limits().Alignment),
 		sources: make(map[alike]gpuexec.Source), bfloat16: cfg.BFloat16}
 	if cfg.Record {
 		m.record = make(map[string]*Use)
@@ -80,6 +82,7 @@ func New(cfg Config) *Model {
 		m.pack()
 	}
 	m.intern(cfg.Packed)
+	m.shapeless = m.sameProgramsUpTo()
 	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor),
 		shelf: shelfOf(cfg.Store, cfg.Executor, list)}
 	return m
@@ -136,7 +139,7 @@ func (m *Model) run(ctx context.Context, asked shapegroups.Shape, total int, ids
 		return nil, err
 	}
 	defer h.Close()
-	p, err := m.planFor(h.Shape().Dims()[0])
+	p, err := m.planFor(h.Shape().Dims()[0], total)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +147,7 @@ func (m *Model) run(ctx context.Context, asked shapegroups.Shape, total int, ids
 		p.split(m.lib, total, len(ids))
 	}
 	a := &Answer{}
+	defer m.giveBack()
 	if err := m.prepare(ctx, h, p, a); err != nil {
 		return nil, err
 	}
@@ -221,7 +225,7 @@ func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	if err := m.renew(ctx); err != nil {
 		return err
 	}
-	p, err := newPlan(m, 1, 1, nil) // a weight's form is the same for every shape
+	p, err := newPlan(m, 1, 1, false, plan{}) // a weight's form is the same for every shape
 	if err != nil {
 		return err
 	}
@@ -247,13 +251,16 @@ func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	return nil
 }
 
-// planFor gives the plan of a shape: the one that ran last, or a new one.
-func (m *Model) planFor(dims []int64) (*plan, error) {
-	batch, tokens := 1, int(dims[len(dims)-1])
+// planFor gives the plan of a shape: the one that ran last, or a new one. Where programs serve
+// every shape it is that of the tokens there are, without padding.
+func (m *Model) planFor(dims []int64, total int) (*plan, error) {
+	batch, tokens, shapeless := 1, int(dims[len(dims)-1]), false
 	if !m.list.Ragged {
 		batch, tokens = int(dims[0]), min(tokens, m.list.MaxTokens)
+	} else if tokens <= m.shapeless {
+		tokens, shapeless = total, true
 	}
-	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens {
+	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens && p.shapeless == shapeless {
 		return p, nil
 	}
 	last := plan{}
@@ -261,11 +268,10 @@ func (m *Model) planFor(dims []int64) (*plan, error) {
 		last = *m.last
 	}
 	m.last = nil
-	p, err := newPlan(m, batch, tokens, last.steps)
+	p, err := newPlan(m, batch, tokens, shapeless, last)
 	if err != nil {
 		return nil, err
 	}
-	p.launches, p.arguments = last.launches, last.arguments
 	m.last = p
 	return p, nil
 }
@@ -287,7 +293,7 @@ func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) 
 	p.launches, p.arguments = p.launches[:0], p.arguments[:0]
 	for i := range p.steps {
 		s := &p.steps[i]
-		kernel, err := m.artefact(ctx, h, s, a)
+		kernel, err := m.artefact(ctx, h, p, s, a)
 		if err != nil {
 			return err
 		}
@@ -321,9 +327,36 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 	return nil
 }
 
-// artefact finds the kernel of a step at the nearest level that has it.
-func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
+// borrow keeps a kernel of another shape's group until the run ends. It reports false where
+// that has gone, and the step has to look for its kernel.
+func (m *Model) borrow(p *plan, s *step) bool {
+	if first := &p.steps[s.alike]; first != s && first.name == s.name && first.held == s.held {
+		return first.carried
+	}
 	if s.held.Resident() {
+		if lease, ok := s.held.Acquire(); ok {
+			m.leases = append(m.leases, lease)
+			return true
+		}
+	}
+	return false
+}
+
+// giveBack ends what the run has borrowed.
+func (m *Model) giveBack() {
+	for i, lease := range m.leases {
+		lease.End()
+		m.leases[i] = nil
+	}
+	m.leases = m.leases[:0]
+}
+
+// artefact finds the kernel of a step at the nearest level that has it.
+func (m *Model) artefact(ctx context.Context, h *kiln.Group, p *plan, s *step, a *Answer) (*gpuexec.Kernel, error) {
+	if s.carried && !m.borrow(p, s) {
+		s.kernel = kernel{}
+	}
+	if s.carried || s.held.Resident() {
 		a.Held++
 		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil

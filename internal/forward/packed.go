@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"slices"
+
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -68,6 +70,53 @@ func (m *Model) Packed() bool { return m.list.Ragged }
 // PackedShape is Shape for a model that packs.
 func PackedShape(tokens int) (shapegroups.Shape, error) {
 	return shapegroups.Of([]int64{int64(tokens)})
+}
+
+// sameProgramsUpTo gives the most tokens of a batch, a power of two, up to which every batch has
+// the same programs: a new shape then asks for none (SPEC E7). It is 0 where a program is for its shape, or
+// batches are padded. Libraries tell by their sources, of which some are compared.
+func (m *Model) sameProgramsUpTo() (most int) {
+	const batches = 64 << 10 // of more tokens, ask for their programs
+	if !m.list.Ragged {
+		return 0
+	}
+	var same []string // keys
+	for tokens := 1; tokens <= batches; tokens *= 2 {
+		keys, ok := m.programs(tokens)
+		if !ok || tokens > 1 && !slices.Equal(keys, same) {
+			break
+		}
+		same, most = keys, tokens
+	}
+	if most == 1 {
+		return 0
+	}
+	return most
+}
+
+// programs gives the keys of the programs of a batch, each operation's once; false where the
+// library has not all.
+func (m *Model) programs(tokens int) (keys []string, ok bool) {
+	bound, err := m.list.AtAlike(1, tokens, m.alike)
+	if err != nil {
+		return nil, false
+	}
+	for i, b := range bound {
+		if m.alike[i] != i {
+			continue
+		}
+		op, err := lower(b)
+		if err != nil {
+			return nil, false
+		}
+		op.BFloat16 = m.bfloat16 && op.Kind == ops.MatMul
+		source, err := m.lib.Source(op)
+		if err != nil {
+			return nil, false
+		}
+		keys = append(keys, source.Key)
+	}
+	return keys, true
 }
 
 // split says how many tokens and requests the attentions of a ragged batch are for.

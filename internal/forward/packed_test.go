@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 // packed is a model that packs where it can.
@@ -58,15 +59,71 @@ func TestPackedBits(t *testing.T) {
 			}
 		}
 	}
-	// S4: the shape is the number of tokens, rounded up.
-	fresh, session := b.packed(kiln.SessionConfig{Bucket: geometric(t)})
-	b.run(fresh, b.ids(0, 480), b.ids(1, 97))
-	if a := b.run(fresh, b.ids(0, 512), b.ids(1, 100), b.ids(2, 28)); session.Cache().Groups() != 1 || a.Compiles != 0 {
+}
+
+// perShape is the processor with a program for each shape, as oneDNN has: a Backend itself, which
+// models do not ask for others.
+type perShape struct{ *cpu.Backend }
+
+// S4: where programs are for their shape, that is the number of tokens, rounded up.
+func TestPackedShapes(t *testing.T) {
+	lib, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, any := openOn(t, perShape{lib}, tinyList(perToken)), open(t, tinyList(perToken))
+	m, session := b.packed(kiln.SessionConfig{Bucket: geometric(t)})
+	exact, _ := any.packed(kiln.SessionConfig{})
+	b.run(m, b.ids(0, 480), b.ids(1, 97))
+	rows := [][]int32{b.ids(0, 512), b.ids(1, 100), b.ids(2, 28)}
+	a := b.run(m, rows...)
+	if session.Cache().Groups() != 1 || a.Compiles != 0 {
 		t.Errorf("577 and 640 tokens do not share a group: %+v", a)
 	}
+	if want := any.run(exact, rows...); !slices.Equal(a.Output, want.Output) {
+		t.Error("other bits than of programs for every shape")
+	}
 	// Layers share names, so that a new shape asks for few.
-	if a := b.run(fresh, b.ids(0, 3)); lookups(a)-a.Group > 12 {
+	if a := b.run(m, b.ids(0, 3)); lookups(a)-a.Group > 12 || a.Held > 0 {
 		t.Errorf("%+v", a)
+	}
+}
+
+// E7, S2: where programs serve every shape, a new shape asks for none, while those of the shape before
+// are there. Without them it finds them in the artefact cache.
+func TestNewShapeAsksForNothing(t *testing.T) {
+	b := open(t, tinyList(perToken))
+	for _, groups := range []kiln.Limit{{}, kiln.LimitOf(1)} {
+		m, session := b.packed(kiln.SessionConfig{Bucket: geometric(t), Groups: groups})
+		run := func(ids ...[]int32) *forward.Answer {
+			a := b.run(m, ids...)
+			a.Output = nil
+			return a
+		}
+		first := run(b.ids(0, 5))
+		names := lookups(first)
+		if first.Held != 0 {
+			t.Errorf("first: %+v", first)
+		}
+		for _, n := range []int{9, 512, 1, 300, 9} {
+			a := run(b.ids(0, n))
+			if held := groups == (kiln.Limit{}); a.Compiles != 0 || lookups(a) != names || a.Saved <= 0 || held && a.Held != names || !held && a.Held != 0 {
+				t.Errorf("%d tokens: %+v", n, a)
+			}
+		}
+		if err := session.ResetAll(bg); err != nil {
+			t.Fatal(err)
+		}
+		if a := run(b.ids(0, 17)); a.Held != 0 || lookups(a) != names {
+			t.Errorf("after a reset: %+v", a)
+		}
+		if a := run(b.ids(0, 17)); a.Held != names {
+			t.Errorf("and then: %+v", a)
+		}
+		// Of more tokens than were compared, each shape has its group.
+		if a := run(slices.Repeat([][]int32{b.ids(0, 512)}, 129)...); a.Held != 0 || lookups(a) != names {
+			t.Errorf("66048 tokens: %+v", a)
+		}
 	}
 }
 
@@ -100,6 +157,63 @@ func TestNotPacked(t *testing.T) {
 	}
 }
 
+// launching notes what a model launches.
+type launching struct {
+	ops.Library
+	ops []ops.Op
+}
+
+func (l *launching) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
+	l.ops = append(l.ops, op)
+	return l.Library.Launch(op)
+}
+
+// S4, E7: the shape is rounded up; rows that pad it are computed where programs have the shape alone.
+func TestPaddingIsNotComputed(t *testing.T) {
+	lib, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		lib  ops.Library
+		rows int64 // of 17 tokens
+	}{{hidden.ManyRows(lib).(ops.Library), 17}, {perShape{lib}, 18}} {
+		l := &launching{Library: c.lib}
+		b := openOn(t, l, tinyList(perToken))
+		m, _ := b.packed(kiln.SessionConfig{Bucket: geometric(t)})
+		b.run(m, b.ids(0, 40))
+		l.ops = nil
+		b.run(m, b.ids(0, 5), b.ids(1, 12))
+		if len(l.ops) == 0 {
+			t.Fatal("nothing was launched")
+		}
+		for _, op := range l.ops {
+			if op.Dims[0] != c.rows && (op.Kind != ops.Attention || op.Dims[0] != 17) {
+				t.Errorf("%s, want %d rows", op, c.rows)
+			}
+		}
+	}
+}
+
+// E7, F5: a kernel of another shape is leased for the length of a run: it is freed when it is evicted from everywhere.
+func TestBorrowedKernelsAreGivenBack(t *testing.T) {
+	b := open(t, tinyList(perToken))
+	m, session := b.packed(kiln.SessionConfig{Bucket: geometric(t)})
+	for _, n := range []int{5, 9, 33} {
+		b.run(m, b.ids(0, n))
+	}
+	if err := session.ResetAll(bg); err != nil {
+		t.Fatal(err)
+	}
+	cache := b.runtime.Artefacts()
+	if err := cache.SetCapacity(kiln.LimitOf(0), kiln.Unlimited); err != nil {
+		t.Fatal(err)
+	}
+	if n := cache.LeasedBytes(); n != 0 {
+		t.Errorf("%d bytes of kernels are in use while nothing runs", n)
+	}
+}
+
 // counted counts how often it is asked for a source.
 type counted struct {
 	*cpu.Backend
@@ -111,7 +225,7 @@ func (c *counted) Source(op ops.Op) (gpuexec.Source, error) {
 	return c.Backend.Source(op)
 }
 
-// E7: a new shape asks for each of its names, and makes each source once.
+// E7: a new shape of programs that have theirs asks for each of its names, and makes each source once.
 func TestSourceIsMadeOnceForEqualOperations(t *testing.T) {
 	lib, err := cpu.New("auto")
 	if err != nil {
@@ -120,12 +234,11 @@ func TestSourceIsMadeOnceForEqualOperations(t *testing.T) {
 	c := &counted{Backend: lib}
 	b := openOn(t, c, tinyList(asItIs))
 	m, _ := b.model(kiln.SessionConfig{})
-	distinct := b.run(m, b.ids(0, 5)).Compiles
-	if c.sources != distinct {
-		t.Errorf("%d sources for %d programs", c.sources, distinct)
+	if a := b.run(m, b.ids(0, 5)); c.sources != stated || a.Compiles != programs {
+		t.Errorf("%d sources, want %d: %+v", c.sources, stated, a)
 	}
 	c.sources = 0 // some of a new shape's programs are there
-	if a := b.run(m, b.ids(0, 17)); c.sources != distinct || a.Compiles == 0 {
-		t.Errorf("another shape: %d sources, want %d: %+v", c.sources, distinct, a)
+	if a := b.run(m, b.ids(0, 17)); c.sources != stated || a.Compiles == 0 || a.Compiles >= programs {
+		t.Errorf("another shape: %d sources, want %d: %+v", c.sources, stated, a)
 	}
 }

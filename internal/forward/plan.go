@@ -13,6 +13,7 @@ import (
 // plan is how one shape runs: each operation with its place in the arena.
 type plan struct {
 	batch, tokens int
+	shapeless     bool // the programs are those of every shape
 	steps         []step
 	inputs        [-oplist.Starts]part
 	output        part
@@ -30,9 +31,15 @@ type step struct {
 	grid   gpuexec.Size
 	values []gpuexec.Arg // that follow the tensors
 	name   kiln.NameID
-	held   kiln.Ref[*gpuexec.Kernel] // the kernel found last
-	cost   time.Duration             // that compiling it took
+	kernel
 	output part
+}
+
+// kernel is the one that a step found last.
+type kernel struct {
+	held    kiln.Ref[*gpuexec.Kernel]
+	cost    time.Duration // that compiling it took
+	carried bool          // from another shape, whose group may let it go
 }
 
 // identity is the primitive's, made when it is asked for: most shapes find their kernels
@@ -50,13 +57,15 @@ type part struct{ offset, bytes int64 }
 const alignment = 64 // of every part, at least: a cache line
 
 // newPlan lowers the operations, those that are alike once, and places their outputs. A piece
-// of the arena is used again after its last reader. The steps are in the place of those given.
-func newPlan(m *Model, batch, tokens int, steps []step) (*plan, error) {
+// of the arena is used again after its last reader. The steps are in the place of those of the
+// plan before, and keep their kernels where both are shapeless.
+func newPlan(m *Model, batch, tokens int, shapeless bool, before plan) (*plan, error) {
 	bound, err := m.list.AtAlike(batch, tokens, m.alike)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{batch: batch, tokens: tokens, steps: slices.Grow(steps[:0], len(bound))[:len(bound)]}
+	p := &plan{batch: batch, tokens: tokens, shapeless: shapeless, launches: before.launches, arguments: before.arguments,
+		steps: slices.Grow(before.steps[:0], len(bound))[:len(bound)]}
 	a := arena{align: max(alignment, m.align)}
 	sizes := []int{batch * tokens, batch * tokens, batch}
 	if m.list.Ragged {
@@ -67,7 +76,11 @@ func newPlan(m *Model, batch, tokens int, steps []step) (*plan, error) {
 	}
 	for i, b := range bound {
 		s := &p.steps[i]
+		found := s.kernel
 		*s = step{bound: b, name: m.names[i], alike: m.alike[i]}
+		if shapeless && before.shapeless {
+			s.kernel = kernel{found.held, found.cost, true}
+		}
 		if first := &p.steps[s.alike]; first != s {
 			s.op, s.grid, s.values = first.op, first.grid, first.values
 		} else {

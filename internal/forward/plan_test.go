@@ -144,17 +144,17 @@ func TestPlacementKeepsWhatIsRead(t *testing.T) {
 		list := builtIn(t, name)
 		models[name] = &Model{list: list, lib: lib, names: make([]kiln.NameID, len(list.Ops)), alike: firsts(list)}
 	}
-	var steps []step // of another plan
+	var before plan // another
 	rapid.Check(t, func(t *rapid.T) {
 		m := models[rapid.SampledFrom(data.Models()).Draw(t, "model")]
 		m.align = rapid.SampledFrom([]int64{1, alignment, 512}).Draw(t, "align")
 		align := max(m.align, alignment)
 		batch, tokens := rapid.IntRange(1, 5).Draw(t, "batch"), rapid.IntRange(1, m.list.MaxTokens).Draw(t, "tokens")
-		p, err := newPlan(m, batch, tokens, steps)
+		p, err := newPlan(m, batch, tokens, false, before)
 		if err != nil {
 			t.Fatal(err)
 		}
-		steps = p.steps
+		before = *p
 		for i, s := range p.steps {
 			if op, err := lower(s.bound); err != nil || op != s.op {
 				t.Fatalf("step %d is lowered to %s, want %s, %v", i, s.op, op, err)

@@ -135,10 +135,10 @@ func TestFlushedWeightsAreReleased(t *testing.T) {
 }
 
 // relaid is the CPU with another name for how weights lie.
-type relaid struct{ *cpu.Backend }
+type relaid struct{ ops.Library }
 
 func (r relaid) Prepare(op ops.Op) (ops.Prepared, error) {
-	p, err := r.Backend.Prepare(op)
+	p, err := r.Library.Prepare(op)
 	p.Format += ", otherwise"
 	return p, err
 }
@@ -154,7 +154,7 @@ func TestWeightsAreKeyedByTheirLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := New(Config{Session: session, Executor: m.exec, Library: relaid{m.lib.(*cpu.Backend)}, Engine: m.tensors.engine, Weights: m.tensors.source})
+	other := New(Config{Session: session, Executor: m.exec, Library: relaid{m.lib}, Engine: m.tensors.engine, Weights: m.tensors.source})
 	defer other.Close()
 	if err := other.Prepare(context.Background()); err != nil {
 		t.Fatal(err)

@@ -9,12 +9,14 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/hidden"
 )
 
 // Request asks the artefact cache for the kernel of an operation on an executor,
 // whose backend the library is. Its keys are those of a primitive (SPEC K4); stated
 // is the operation as its model states it, which is part of them.
 func Request(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) (artefacts.Request, error) {
+	lib = forRows(lib)
 	source, spec, err := program(exec, lib, op, stated)
 	if err != nil {
 		return artefacts.Request{}, err
@@ -25,6 +27,30 @@ func Request(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 		q.Key, _, err = spec.Keys(info.Backend, info.Identity)
 	}
 	return q, err
+}
+
+// forRows is the library of a backend with programs for any number of rows, if it has them.
+func forRows(lib ops.Library) ops.Library {
+	if hidden.ManyRows != nil {
+		if of, ok := hidden.ManyRows(lib).(ops.Library); ok {
+			return of
+		}
+	}
+	return lib
+}
+
+// anyRows states the operation of a program that serves any number of rows, in place of all that
+// models state.
+const anyRows = "any rows"
+
+// served is the operation of one row in place of all that a program serves; false for a program
+// of one operation.
+func served(source gpuexec.Source) (one ops.Op, many bool) {
+	of, many := source.Spec.(interface{ OneRow() ops.Op })
+	if many {
+		one = of.OneRow()
+	}
+	return one, many
 }
 
 // program is the source of an operation under the key that its primitive has in a
@@ -38,6 +64,9 @@ func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 		return source, spec, nil
 	}
 	source.Name = op.String()
+	if one, many := served(source); many {
+		source.Name, op, stated = op.Kind.String(), one, anyRows
+	}
 	layout := ""
 	if op.Kind == ops.MatMul {
 		weight, err := lib.Prepare(op)
@@ -65,11 +94,16 @@ type Use struct {
 
 // note counts a use of a step's kernel.
 func (m *Model) note(h *kiln.Group, s *step) {
-	identity := s.identity()
-	key := s.op.String() + "\x00" + identity
+	op, identity := s.op, s.identity()
+	if source, err := m.lib.Source(op); err == nil {
+		if one, many := served(source); many {
+			op, identity = one, anyRows
+		}
+	}
+	key := op.String() + "\x00" + identity
 	use := m.record[key]
 	if use == nil {
-		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: identity, Shape: h.Shape().String(), Cost: s.cost}
+		use = &Use{Backend: m.lib.Name(), Op: op.String(), Descriptor: identity, Shape: h.Shape().String(), Cost: s.cost}
 		m.record[key] = use
 	}
 	use.Uses++

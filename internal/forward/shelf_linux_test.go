@@ -171,7 +171,7 @@ func TestNothingStaysMapped(t *testing.T) {
 	}
 	m, rt := modelWith(t, cfg)
 	defer m.Close()
-	plan, err := newPlan(m, 1, 1, nil)
+	plan, err := newPlan(m, 1, 1, false, plan{})
 	if err != nil {
 		t.Fatal(err)
 	}
