@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/internal/general"
 	"github.com/kiln-cache/kiln/internal/gemm"
 	"github.com/kiln-cache/kiln/internal/heap"
 	"github.com/kiln-cache/kiln/internal/processor"
@@ -24,7 +25,8 @@ const alignment = 64
 // Backend implements ops.Library on the processor. Safe for concurrent use.
 type Backend struct {
 	set    *gemm.Set
-	halves *gemm.Set // for weights in bfloat16
+	halves *gemm.Set       // for weights in bfloat16
+	rows   general.Sources // those of rowsLibrary
 }
 
 func with(set *gemm.Set) *Backend { return &Backend{set: set, halves: set.Halves()} }

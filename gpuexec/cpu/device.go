@@ -171,11 +171,9 @@ func (p *program) of(args []gpuexec.DeviceArg) (*kernels.Program, error) {
 	if kernel := at.Load(); kernel != nil && kernel.Spec().Op == op {
 		return kernel, nil
 	}
-	kernel, err := p.kernel.OfRows(op.Dims[0], op.Dims[2])
-	if err == nil {
-		at.Store(kernel)
-	}
-	return kernel, err
+	kernel := p.kernel.OfRows(op.Dims[0], op.Dims[2])
+	at.Store(kernel)
+	return kernel, nil
 }
 
 func (p *program) Bytes() int64                         { return int64(p.kernel.CodeBytes()) }

@@ -15,7 +15,7 @@ var _ ops.Library = (*Backend)(nil)
 
 // Source implements ops.Library.
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
-	if err := op.Validate(); err != nil {
+	if err := b.check(op); err != nil {
 		return gpuexec.Source{}, err
 	}
 	if op.Kind == ops.Attention {
@@ -23,9 +23,6 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	}
 	src := gpuexec.Source{Key: op.String(), Spec: op}
 	if spec, isKernel := b.kernel(op); isKernel {
-		if err := spec.Validate(); err != nil {
-			return gpuexec.Source{}, err
-		}
 		for _, p := range spec.Params() {
 			src.Params = append(src.Params, buffer(int64(p.Bytes)))
 		}
@@ -49,6 +46,17 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	each := d[0] * d[1]
 	src.Params = []gpuexec.Param{buffer(4 * each * d[2] * d[3]), buffer(4 * each * d[3] * d[4]), buffer(4 * d[0]), buffer(4 * each * d[2] * d[4])}
 	return src, nil
+}
+
+// check refuses what is no operation, or too large for a kernel.
+func (b *Backend) check(op ops.Op) error {
+	if err := op.Validate(); err != nil {
+		return err
+	}
+	if spec, isKernel := b.kernel(op); isKernel {
+		return spec.Validate()
+	}
+	return nil
 }
 
 // kernel is the WebAssembly kernel of an operation; false for what runs in Go assembly.

@@ -46,16 +46,17 @@ func onRows(k ops.Kind) bool {
 
 // Source implements ops.Library.
 func (l rowsLibrary) Source(op ops.Op) (gpuexec.Source, error) {
-	src, err := l.Backend.Source(op)
-	switch {
-	case err != nil:
+	if !onRows(op.Kind) {
+		src, err := l.Backend.Source(op)
+		if op.Kind == ops.Attention {
+			src.Spec = manyRows{attentions}
+		}
 		return src, err
-	case op.Kind == ops.Attention:
-		src.Spec = manyRows{attentions}
-		return src, nil
-	case !onRows(op.Kind):
-		return src, nil
-	case op.Dims[0] > math.MaxUint32:
+	}
+	if err := l.check(op); err != nil {
+		return gpuexec.Source{}, err
+	}
+	if op.Dims[0] > math.MaxUint32 {
 		return gpuexec.Source{}, &fault.Error{Op: "cpu: source", Key: op.String(), Backend: Name, Err: fmt.Errorf(
 			"%w: %d rows, want at most %d", fault.ErrUnsupported, op.Dims[0], uint32(math.MaxUint32))}
 	}
@@ -63,7 +64,12 @@ func (l rowsLibrary) Source(op ops.Op) (gpuexec.Source, error) {
 	if op.Kind == ops.Add {
 		op.Dims[2] = 1
 	}
-	if src, err = l.Backend.Source(op); err != nil { // its buffers are those of one row
+	return l.rows.Of(op, func() (gpuexec.Source, error) { return l.ofOneRow(op) })
+}
+
+func (l rowsLibrary) ofOneRow(op ops.Op) (gpuexec.Source, error) {
+	src, err := l.Backend.Source(op) // its buffers are those of one row
+	if err != nil {
 		return src, err
 	}
 	src.Spec = manyRows{op}

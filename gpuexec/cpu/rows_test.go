@@ -131,8 +131,8 @@ func TestOneProgramForAnyRows(t *testing.T) {
 					t.Fatalf("%s has the key %q, want %q, %v", op, of.Key, src.Key, err)
 				}
 				exact, err := b.Source(op)
-				if err != nil {
-					t.Fatal(err)
+				if err != nil || exact.Key == src.Key {
+					t.Fatalf("%s has the key %q, too, %v", op, exact.Key, err)
 				}
 				own, err := r.exec.Compile(t.Context(), exact)
 				if err != nil {
@@ -165,7 +165,7 @@ func TestWrongRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, many := newRowsRun(t, b, 1), rowsLibrary{b}
-	for _, op := range onRowsOps(6) {
+	for at, op := range onRowsOps(6) {
 		src, err := many.Source(op)
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +200,31 @@ func TestWrongRows(t *testing.T) {
 				t.Errorf("%s with %+v: %v", op, c, err)
 			}
 		}
-		if after := r.read(tensors[len(tensors)-1]); !bytes.Equal(before, after) {
+		// Each tensor of rows is too small by itself.
+		last := len(tensors) - 1
+		of := []int{0, last}
+		if op.Kind == ops.Add && period > 1 {
+			of = append(of, 1)
+		}
+		for _, short := range of {
+			var args []gpuexec.Arg
+			for i, tensor := range tensors {
+				if i != short {
+					larger, err := r.exec.Alloc(t.Context(), 2*tensor.Bytes())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer larger.Release()
+					tensor = larger
+				}
+				args = append(args, gpuexec.BufferArg(tensor))
+			}
+			_, numbers := many.Launch(onRowsOps(7)[at])
+			if err := r.exec.Submit(t.Context(), gpuexec.Launch{Kernel: k, Grid: grid, Args: append(args, numbers...)}); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%s: tensor %d of 6 rows for 7: %v", op, short, err)
+			}
+		}
+		if after := r.read(tensors[last]); !bytes.Equal(before, after) {
 			t.Errorf("%s: a wrong launch has written", op)
 		}
 	}

@@ -72,7 +72,7 @@ func PackedShape(tokens int) (shapegroups.Shape, error) {
 	return shapegroups.Of([]int64{int64(tokens)})
 }
 
-// sameProgramsUpTo gives the most tokens of a batch, a power of two, up to which every batch has
+// sameProgramsUpTo gives the most tokens of a batch, a power of four, up to which every batch has
 // the same programs: a new shape then asks for none (SPEC E7). It is 0 where a program is for its shape, or
 // batches are padded. Libraries tell by their sources, of which some are compared.
 func (m *Model) sameProgramsUpTo() (most int) {
@@ -81,7 +81,7 @@ func (m *Model) sameProgramsUpTo() (most int) {
 		return 0
 	}
 	var same []string // keys
-	for tokens := 1; tokens <= batches; tokens *= 2 {
+	for tokens := 1; tokens <= batches; tokens *= 4 {
 		keys, ok := m.programs(tokens)
 		if !ok || tokens > 1 && !slices.Equal(keys, same) {
 			break

@@ -140,13 +140,9 @@ func programOf(spec Spec, code *machineCode, closed *atomic.Bool) *Program {
 }
 
 // OfRows is the program for another number of rows, and of rows that an add repeats: it is
-// the same machine code, and ends with p. ErrInvalid, ErrUnsupported as Spec.Validate.
-func (p *Program) OfRows(rows, period int64) (*Program, error) {
-	spec := p.spec.ofRows(rows, period)
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	return programOf(spec, p.code, p.closed), nil
+// the same machine code, and ends with p. They must make a valid ops.Op.
+func (p *Program) OfRows(rows, period int64) *Program {
+	return programOf(p.spec.ofRows(rows, period), p.code, p.closed)
 }
 
 // Spec is what the program computes.
