@@ -85,10 +85,25 @@ r1p1one:
 	DECQ CX
 	JNE r1p1one
 r1p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
 	VMOVUPS Y1, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r1p1end
+	IMUL3Q $1, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $1, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $1, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r1p1
+r1p1end:
 	VZEROUPPER
 	RET
 
@@ -253,6 +268,7 @@ r2p1one:
 	DECQ CX
 	JNE r2p1one
 r2p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -260,6 +276,20 @@ r2p1done:
 	ADDQ CX, DX
 	VMOVUPS Y2, 0(DX)
 	VMOVUPS Y3, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r2p1end
+	IMUL3Q $2, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $2, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $2, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r2p1
+r2p1end:
 	VZEROUPPER
 	RET
 
@@ -515,6 +545,7 @@ r3p1one:
 	DECQ CX
 	JNE r3p1one
 r3p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -525,6 +556,20 @@ r3p1done:
 	ADDQ CX, DX
 	VMOVUPS Y4, 0(DX)
 	VMOVUPS Y5, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r3p1end
+	IMUL3Q $3, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $3, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $3, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r3p1
+r3p1end:
 	VZEROUPPER
 	RET
 
@@ -810,6 +855,7 @@ r4p1one:
 	DECQ CX
 	JNE r4p1one
 r4p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -823,6 +869,20 @@ r4p1done:
 	ADDQ CX, DX
 	VMOVUPS Y6, 0(DX)
 	VMOVUPS Y7, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r4p1end
+	IMUL3Q $4, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $4, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $4, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r4p1
+r4p1end:
 	VZEROUPPER
 	RET
 
@@ -954,6 +1014,7 @@ r5p1one:
 	DECQ CX
 	JNE r5p1one
 r5p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -970,6 +1031,20 @@ r5p1done:
 	ADDQ CX, DX
 	VMOVUPS Y8, 0(DX)
 	VMOVUPS Y9, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r5p1end
+	IMUL3Q $5, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $5, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $5, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r5p1
+r5p1end:
 	VZEROUPPER
 	RET
 
@@ -1119,6 +1194,7 @@ r6p1one:
 	DECQ CX
 	JNE r6p1one
 r6p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -1138,6 +1214,20 @@ r6p1done:
 	ADDQ CX, DX
 	VMOVUPS Y10, 0(DX)
 	VMOVUPS Y11, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r6p1end
+	IMUL3Q $6, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $6, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $6, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r6p1
+r6p1end:
 	VZEROUPPER
 	RET
 
@@ -1228,10 +1318,25 @@ r1p1one:
 	DECQ CX
 	JNE r1p1one
 r1p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
 	VMOVUPS Y1, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r1p1end
+	IMUL3Q $1, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $1, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $1, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r1p1
+r1p1end:
 	VZEROUPPER
 	RET
 
@@ -1459,6 +1564,7 @@ r2p1one:
 	DECQ CX
 	JNE r2p1one
 r2p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -1466,6 +1572,20 @@ r2p1done:
 	ADDQ CX, DX
 	VMOVUPS Y2, 0(DX)
 	VMOVUPS Y3, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r2p1end
+	IMUL3Q $2, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $2, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $2, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r2p1
+r2p1end:
 	VZEROUPPER
 	RET
 
@@ -1733,6 +1853,7 @@ r3p1one:
 	DECQ CX
 	JNE r3p1one
 r3p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -1743,6 +1864,20 @@ r3p1done:
 	ADDQ CX, DX
 	VMOVUPS Y4, 0(DX)
 	VMOVUPS Y5, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r3p1end
+	IMUL3Q $3, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $3, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $3, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r3p1
+r3p1end:
 	VZEROUPPER
 	RET
 
@@ -2037,6 +2172,7 @@ r4p1one:
 	DECQ CX
 	JNE r4p1one
 r4p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -2050,6 +2186,20 @@ r4p1done:
 	ADDQ CX, DX
 	VMOVUPS Y6, 0(DX)
 	VMOVUPS Y7, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r4p1end
+	IMUL3Q $4, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $4, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $4, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r4p1
+r4p1end:
 	VZEROUPPER
 	RET
 
@@ -2184,6 +2334,7 @@ r5p1one:
 	DECQ CX
 	JNE r5p1one
 r5p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -2200,6 +2351,20 @@ r5p1done:
 	ADDQ CX, DX
 	VMOVUPS Y8, 0(DX)
 	VMOVUPS Y9, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r5p1end
+	IMUL3Q $5, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $5, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $5, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r5p1
+r5p1end:
 	VZEROUPPER
 	RET
 
@@ -2352,6 +2517,7 @@ r6p1one:
 	DECQ CX
 	JNE r6p1one
 r6p1done:
+	MOVQ DX, tile_next(AX)
 	MOVQ tile_c(AX), DX
 	MOVQ tile_ldc(AX), CX
 	VMOVUPS Y0, 0(DX)
@@ -2371,6 +2537,20 @@ r6p1done:
 	ADDQ CX, DX
 	VMOVUPS Y10, 0(DX)
 	VMOVUPS Y11, 32(DX)
+	DECQ tile_tiles(AX)
+	JEQ r6p1end
+	IMUL3Q $6, CX, CX
+	ADDQ CX, tile_c(AX)
+	MOVQ tile_lds(AX), CX
+	IMUL3Q $6, CX, DX
+	ADDQ tile_start(AX), DX
+	MOVQ DX, tile_start(AX)
+	IMUL3Q $6, R8, SI
+	ADDQ tile_a(AX), SI
+	MOVQ SI, tile_a(AX)
+	MOVQ tile_b(AX), BX
+	JMP r6p1
+r6p1end:
 	VZEROUPPER
 	RET
 

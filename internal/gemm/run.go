@@ -193,21 +193,24 @@ var copies = sync.Pool{New: func() any {
 // from behind on are what the next strip reads.
 func (s *Set) strip(x *Args, from slice, r0, r1, p0, p1, k0, k1, behind int) {
 	tiles, h, tall := s.heights(r1 - r0)
-	for i, r := 0, r0; i < tiles; i++ {
-		rows := h
+	for i, r := 0, r0; i < tiles; {
+		rows, run := h, tall-i // of one height, one below another
 		if i >= tall {
-			rows--
+			rows, run = h-1, tiles-i
 		}
 		together := 1
 		if rows < len(s.together) {
 			together = s.together[rows]
+		}
+		if !s.runs || together > 1 || p1*s.width > x.N {
+			run = 1
 		}
 		for p := p0; p < p1; {
 			n := 1
 			if p+together <= p1 && (p+together)*s.width <= x.N {
 				n = together
 			}
-			t := tile{k: uintptr(k1 - k0), rows: uintptr(rows), panels: uintptr(n)}
+			t := tile{k: uintptr(k1 - k0), rows: uintptr(rows), panels: uintptr(n), tiles: uintptr(run)}
 			if k1 > k0 {
 				t.a, t.b = &from.a[(r-from.r0)*from.lda+k0-from.k0], &x.B[p*s.row*x.K+k0*s.row]
 				t.lda = uintptr(4 * from.lda)
@@ -216,7 +219,8 @@ func (s *Set) strip(x *Args, from slice, r0, r1, p0, p1, k0, k1, behind int) {
 			s.tile(x, &t, r, p, x.Accumulate || k0 > 0)
 			p += n
 		}
-		r += rows
+		i += run
+		r += run * rows
 	}
 }
 
@@ -228,7 +232,7 @@ func (s *Set) prefetch(t *tile, b []float32, behind, done, wide, i, n int) {
 	row := uintptr(4 * s.row)
 	share := uintptr(wide*i+done) * row * t.k / uintptr(n)
 	t.next = uintptr(unsafe.Pointer(unsafe.SliceData(b))) + uintptr(4*behind) + share
-	t.nextstep = 4 * row * t.panels / uintptr(n)
+	t.nextstep = (4*row*t.panels + uintptr(n) - 1) / uintptr(n) // in a run of tiles its shares follow each other
 }
 
 // tile calls the kernel for the tile at row r and panel p. Only a single panel

@@ -20,9 +20,10 @@ const (
 type Set struct {
 	name    string
 	kind    kind
-	width   int // columns of a panel
-	row     int // numbers of memory that hold a row of a panel
-	maxRows int // of a tile
+	width   int  // columns of a panel
+	row     int  // numbers of memory that hold a row of a panel
+	maxRows int  // of a tile
+	runs    bool // a call computes several tiles, one below another
 	// together is how many panels a tile of 1, 2 or 3 rows takes at once.
 	together [4]int
 	halves   bool // packed numbers are bfloat16, two in the place of one

@@ -21,4 +21,7 @@ type tile struct {
 	nextstep uintptr
 	rows     uintptr
 	panels   uintptr
+	// tiles is how many such tiles a call computes, each below the one before, of one panel
+	// where there are several. A kernel that computes several changes a, c, start, next and tiles.
+	tiles uintptr
 }

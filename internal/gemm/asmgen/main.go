@@ -26,10 +26,11 @@ type isa struct {
 	vectors  int    // registers there are
 	maxRows  int    // of the tallest tile
 	clear    string // last instruction before RET
+	runs     bool   // a call computes several tiles, one below another
 }
 
 var sets = map[string]isa{
-	"avx2":   {name: "AVX2", register: "Y", bytes: 32, vectors: 16, maxRows: 6, clear: "VZEROUPPER"},
+	"avx2":   {name: "AVX2", register: "Y", bytes: 32, vectors: 16, maxRows: 6, clear: "VZEROUPPER", runs: true},
 	"avx512": {name: "AVX512", register: "Z", bytes: 64, vectors: 32, maxRows: 14, clear: "VZEROUPPER"},
 }
 
@@ -210,11 +211,36 @@ func (w *writer) kernel(rows, panels int) {
 	w.line("DECQ CX")
 	w.line("JNE %s", label("one"))
 	fmt.Fprintf(w, "%s:\n", label("done"))
+	if w.runs && panels == 1 {
+		w.line("MOVQ DX, tile_next(AX)")
+	}
 	w.line("MOVQ tile_c(AX), DX")
 	w.line("MOVQ tile_ldc(AX), CX")
 	w.move(rows, panels, "CX", true)
+	if w.runs && panels == 1 {
+		w.below(rows, label)
+	}
 	w.line("%s", w.clear)
 	w.line("RET")
+}
+
+// below goes on with the tile below, if the run has one. The pointers move only then: one
+// behind its matrix would be a bad pointer to Go.
+func (w *writer) below(rows int, label func(string) string) {
+	w.line("DECQ tile_tiles(AX)")
+	w.line("JEQ %s", label("end"))
+	w.line("IMUL3Q $%d, CX, CX", rows)
+	w.line("ADDQ CX, tile_c(AX)")
+	w.line("MOVQ tile_lds(AX), CX")
+	w.line("IMUL3Q $%d, CX, DX", rows)
+	w.line("ADDQ tile_start(AX), DX")
+	w.line("MOVQ DX, tile_start(AX)")
+	w.line("IMUL3Q $%d, R8, SI", rows)
+	w.line("ADDQ tile_a(AX), SI")
+	w.line("MOVQ SI, tile_a(AX)")
+	w.line("MOVQ tile_b(AX), BX")
+	w.line("JMP %s", label(""))
+	fmt.Fprintf(w, "%s:\n", label("end"))
 }
 
 func (w *writer) file() {
