@@ -203,8 +203,10 @@ func TestSlices(t *testing.T) {
 	each(t, func(t *testing.T, s *Set) {
 		rng := rand.New(rand.NewPCG(5, 6))
 		for _, c := range []struct{ m, n, k, lda int }{
-			{rowsMost + 9, 6*s.width + 3, 2*depth + 101, 2*depth + 104}, // deep: copied
+			{rowsMost + 9, 6*s.width + 3, 2*depth + 101, 2*depth + 104}, // deep: copied, but with AVX2
 			{20, 2*s.width + 1, 2*depth + 1, 2*depth + 1},               // deep, too few panels to copy
+			{rowsMost + 9, 6*s.width + 3, 3*depth + 101, 3*depth + 104}, // deep with AVX2, too
+			{rowsMost + 9, 6*s.width + 3, 4 * depth, 4 * depth},         // deep, and rows that collide
 			{37, 5*s.width - 1, depth + 30, 1024},                       // rows that collide
 			{33, s.width, 3 * depth, 2048},                              // both, one panel
 		} {

@@ -37,10 +37,10 @@ func softmaxAVX512(t *rows)
 func native() []*Set {
 	var sets []*Set
 	if cpu.X86.HasAVX512F {
-		sets = append(sets, &Set{name: "avx512", kind: avx512, width: 32, row: 32, maxRows: 14, together: [4]int{0, 4, 3, 2}})
+		sets = append(sets, &Set{name: "avx512", kind: avx512, width: 32, row: 32, maxRows: 14, inPlace: depth, together: [4]int{0, 4, 3, 2}})
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
-		sets = append(sets, &Set{name: "avx2", kind: avx2, width: 16, row: 16, maxRows: 6, runs: true, together: [4]int{0, 4, 3, 2}})
+		sets = append(sets, &Set{name: "avx2", kind: avx2, width: 16, row: 16, maxRows: 6, runs: true, inPlace: 3 * depth, together: [4]int{0, 4, 3, 2}})
 	}
 	return sets
 }

@@ -13,10 +13,10 @@ const (
 	// groupBytes is how much of A a block goes over again for each of its
 	// panels: half of a usual second-level cache.
 	groupBytes = 512 << 10
-	// depth is how many values of k a kernel call goes through. A panel's part
-	// of that depth stays in the first-level cache while the rows pass by.
-	// Cutting K leaves the chains as they are: the next call goes on with the
-	// partial sums in C, and a float32 in memory is the float32 of a register.
+	// depth is how many values of k a kernel call goes through at most where A is copied, or
+	// the set has no depth of its own. A panel's part of that depth stays in the first-level
+	// cache while the rows pass by. Cutting K leaves the chains as they are: the next call goes
+	// on with the partial sums in C, and a float32 in memory is the float32 of a register.
 	depth = 512
 	// depthSideBySide is depth where several panels are read at once: deep
 	// enough to read all of them to their ends.
@@ -26,9 +26,9 @@ const (
 )
 
 // deep reports whether the rows of A are too long for the second-level cache to
-// hold many of them. Then a slice of A, depth values wide, is gone over for all
-// panels before the next slice, so that B comes from memory once for all rows.
-func deep(k int) bool { return k > 2*depth }
+// hold many of them. Then a slice of A is gone over for all panels before the next
+// slice, so that B comes from memory once for all rows.
+func (s *Set) deep(k int) bool { return k > max(2*depth, s.inPlace) }
 
 // grid is how a product is cut into blocks: rows x panels of them, numbered
 // row by row, so that neighbours share rows of A.
@@ -44,8 +44,8 @@ func (s *Set) gridOf(m, n, k int) grid {
 	}
 	k = max(k, 1)
 	most := min(groupBytes/4/k, blockFlops/2/s.width/k)
-	if deep(k) {
-		most = groupBytes / 4 / depth
+	if s.deep(k) {
+		most = groupBytes / 4 / even(k, s.inPlace)
 	}
 	most = max(s.maxRows, min(rowsMost-rowsMost%s.maxRows, most)) // also after each is rounded to whole tiles
 	groups := (m + most - 1) / most
@@ -121,11 +121,11 @@ var zeros [4 * 32]float32
 // which it lies in memory, but for a few panels side by side, or for slices of
 // deep products.
 func (s *Set) block(x *Args, r0, r1, p0, p1 int) {
-	step, most := s.step(r1-r0), depth
+	step, most := s.step(r1-r0), s.inPlace
 	if step > 1 {
 		most = depthSideBySide
 	}
-	if step == 1 && (deep(x.K) || collide(x.LDA) && x.K > depth) {
+	if step == 1 && (s.deep(x.K) || collide(x.LDA) && x.K > depth) {
 		s.slices(x, r0, r1, p0, p1)
 		return
 	}
@@ -155,18 +155,26 @@ type slice struct {
 // of the first-level cache, which has room for fewer of them than a tile has.
 func collide(lda int) bool { return lda%1024 == 0 }
 
-// slices computes a block slice by slice of A. Where rows would collide, or many
-// panels go over them, it copies the slice: its rows then lie close together.
+// even cuts n into the fewest parts of at most so many, and gives the size of all but the last.
+func even(n, most int) int {
+	parts := (n + most - 1) / most
+	return (n + parts - 1) / parts
+}
+
+// slices computes a block slice by slice of A. Where rows would collide it copies the slice:
+// its rows then lie close together. So it does where many panels go over a slice, but for a set
+// of few rows, whose long slices in place are quicker.
 func (s *Set) slices(x *Args, r0, r1, p0, p1 int) {
-	part := slice{a: x.A, lda: x.LDA}
-	copied := collide(x.LDA) || p1-p0 >= 4
+	part, most := slice{a: x.A, lda: x.LDA}, s.inPlace
+	copied := collide(x.LDA) || s.inPlace == depth && p1-p0 >= 4
 	if copied {
 		kept := copies.Get().(*[]float32)
 		defer copies.Put(kept)
-		part = slice{a: *kept, lda: depth + 16, r0: r0} // an odd number of cache lines apart
+		part, most = slice{a: *kept, lda: depth + 16, r0: r0}, depth // an odd number of cache lines apart
 	}
-	for k0 := 0; k0 < x.K; k0 += depth {
-		k1 := min(k0+depth, x.K)
+	each := even(x.K, most)
+	for k0 := 0; k0 < x.K; k0 += each {
+		k1 := min(k0+each, x.K)
 		if copied {
 			part.k0 = k0
 			for r := r0; r < r1; r++ {

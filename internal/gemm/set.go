@@ -26,10 +26,12 @@ type Set struct {
 	runs    bool // a call computes several tiles, one below another
 	// together is how many panels a tile of 1, 2 or 3 rows takes at once.
 	together [4]int
-	halves   bool // packed numbers are bfloat16, two in the place of one
+	// inPlace is how many values of k a kernel call goes through at most with A in place.
+	inPlace int
+	halves  bool // packed numbers are bfloat16, two in the place of one
 }
 
-var sets = append(native(), &Set{name: "generic", kind: generic, width: 4, row: 4, maxRows: 2, together: [4]int{0, 1, 1, 1}})
+var sets = append(native(), &Set{name: "generic", kind: generic, width: 4, row: 4, maxRows: 2, inPlace: depth, together: [4]int{0, 1, 1, 1}})
 
 // Best is the fastest set that this machine runs.
 func Best() *Set { return sets[0] }

@@ -15,6 +15,8 @@ func TestSlicesAtOnce(t *testing.T) {
 		var users sync.WaitGroup
 		for user := range 6 {
 			p := newProduct(t, s, rand.New(rand.NewPCG(7, uint64(user))), 40, 8*s.width, 3*depth, true)
+			p.LDA = 4 * depth // rows collide
+			p.A = random(rand.New(rand.NewPCG(9, uint64(user))), 40*p.LDA)
 			p.run(t, s)
 			alone := slices.Clone(p.C)
 			users.Go(func() {
@@ -39,7 +41,10 @@ func TestSlicesAtOnce(t *testing.T) {
 func TestSlicesOfManyRows(t *testing.T) {
 	each(t, func(t *testing.T, s *Set) {
 		for _, rows := range []int{rowsMost - 1, rowsMost, rowsMost + 1, 2 * rowsMost, 5 * rowsMost} {
-			p := newProduct(t, s, rand.New(rand.NewPCG(8, uint64(rows))), rows, 8*s.width, 2*depth+1, true)
+			rng := rand.New(rand.NewPCG(8, uint64(rows)))
+			p := newProduct(t, s, rng, rows, 8*s.width, depth+1, true)
+			p.LDA = 4 * depth // rows collide
+			p.A = random(rng, rows*p.LDA)
 			p.run(t, s)
 			all := slices.Clone(p.C)
 			last := p.Args
@@ -49,6 +54,33 @@ func TestSlicesOfManyRows(t *testing.T) {
 			}
 			if !slices.EqualFunc(last.C[:p.N], all[(rows-1)*p.LDC:][:p.N], same) {
 				t.Errorf("%d rows: the last has other bits alone", rows)
+			}
+		}
+	})
+}
+
+// E4: a call of a kernel lasts at most 0.1 ms at 60 GFLOP/s, which AVX2 has at 2 GHz.
+func TestCallsAreShort(t *testing.T) {
+	each(t, func(t *testing.T, s *Set) {
+		if s.kind == generic { // Go can preempt it
+			return
+		}
+		for m := 1; m <= 3*rowsMost; m++ {
+			for k := 1; k <= 4500; k += 17 {
+				rows := s.gridOf(m, 8*s.width, k).blockRows
+				values := min(k, s.inPlace)
+				switch {
+				case s.step(rows) > 1:
+					rows, values = s.maxRows, depthSideBySide/2
+				case s.deep(k):
+					values = even(k, s.inPlace)
+				}
+				if !s.runs {
+					rows = min(rows, s.maxRows)
+				}
+				if flops := 2 * rows * s.width * values; flops > 6e6 {
+					t.Fatalf("%d x %d: %d rows of %d values make %d operations", m, k, rows, values, flops)
+				}
 			}
 		}
 	})
