@@ -10,6 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -41,6 +42,12 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// shortly is ctx for a moment. The context package asks ctx on a goroutine of its own when that is
+// over, where a moody one would end the process.
+func shortly(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(guard.Context(ctx), time.Millisecond)
+}
+
 // mischief is what a creator does besides its work.
 func (u *user) mischief(ctx context.Context) error {
 	err := error(nil)
@@ -59,7 +66,7 @@ func (u *user) mischief(ctx context.Context) error {
 		}
 		wg.Wait()
 	case odds == 28: // closes what it may belong to
-		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		short, cancel := shortly(ctx)
 		defer cancel()
 		_ = u.tenant().Close(short)
 	}

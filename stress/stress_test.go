@@ -170,3 +170,17 @@ func TestLongTurns(t *testing.T) {
 		t.Error("a long turn is no violation")
 	}
 }
+
+// F3: the storm goes on where a context panics on a goroutine of the context package.
+func TestMoodyContextAtItsDeadline(t *testing.T) {
+	for calls := range int64(12) {
+		life, end := context.WithCancel(context.Background())
+		ctx, cancel := shortly(&moody{Context: life, calls: 1 + calls})
+		<-ctx.Done()
+		if ctx.Err() == nil {
+			t.Errorf("a panic at call %d: the context is done and has no error", 1+calls)
+		}
+		cancel()
+		end()
+	}
+}
