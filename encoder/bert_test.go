@@ -32,8 +32,17 @@ type tensor struct {
 }
 
 func newBERT() *bert {
-	b := &bert{width: 24, layers: 2, heads: 3, inner: 40, vocabulary: 60, positions: 20, epsilon: 1e-3, tensors: map[string]tensor{}}
-	random := rand.New(rand.NewPCG(1, 2))
+	return (&bert{width: 24, layers: 2, heads: 3, inner: 40}).filled(1)
+}
+
+// wide is a model whose kernels, 12 of 64 KiB, are large enough for the store.
+func wide(seed uint64) *bert {
+	return (&bert{width: 128, layers: 2, heads: 2, inner: 128}).filled(seed)
+}
+
+func (b *bert) filled(seed uint64) *bert {
+	b.vocabulary, b.positions, b.epsilon, b.tensors = 60, 20, 1e-3, map[string]tensor{}
+	random := rand.New(rand.NewPCG(seed, 2))
 	add := func(name string, deviation, mean float64, shape ...int) {
 		n := 1
 		for _, d := range shape {

@@ -3,6 +3,7 @@ package blobstore
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -18,6 +19,7 @@ func init() {
 	hidden.PutToMap = func(ctx context.Context, store any, backend, key string, data []byte, cost time.Duration, room *[]byte) error {
 		return store.(*Store).putToMap(ctx, backend, key, data, cost, room)
 	}
+	hidden.RoomToMap = func(store any, bytes int64) func() { return store.(*Store).roomToMap(bytes) }
 }
 
 // line is the multiple at which data that is mapped begins: no vector of it then lies on two
@@ -40,6 +42,18 @@ func (s *Store) putToMap(ctx context.Context, backend, key string, data []byte, 
 	}, cost, []string{})
 }
 
+// roomToMap takes room for data that is to be stored and mapped, until give is called; nil is none.
+// What one opening maps has three quarters of the capacity: a program with more would store at
+// each start what it evicted at the one before, and every kernel would go with it.
+func (s *Store) roomToMap(bytes int64) (give func()) {
+	capacity, counted := s.Stats().Capacity.Value()
+	if all := s.mappedBytes.Add(bytes); counted && all > capacity/4*3 {
+		s.mappedBytes.Add(-bytes)
+		return nil
+	}
+	return sync.OnceFunc(func() { s.mappedBytes.Add(-bytes) })
+}
+
 // mapped gives the data that putToMap stored, mapped from the entry's file until unmap is
 // called; nil is a miss, as where nothing can be mapped, or where the data has another length. What is mapped was verified: it
 // was read for that, into room, from the file that is mapped (SPEC P3). Files of entries are
@@ -55,7 +69,11 @@ func (s *Store) mapped(ctx context.Context, backend, key string, bytes int64, ro
 	m.last.drop()
 	f := &m.chosen
 	if data := f.payload(); int64(len(data)) == bytes {
-		return data, f.unmap, nil
+		s.mappedBytes.Add(bytes)
+		return data, sync.OnceFunc(func() {
+			s.mappedBytes.Add(-bytes)
+			f.unmap()
+		}), nil
 	}
 	f.drop()
 	return nil, nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // putToMap stores data, and map_ gives what is mapped: it is unmapped after the test, and first
@@ -220,4 +221,29 @@ func TestMappedAfterAHandleIsLost(t *testing.T) {
 	lost.Store(true)
 	r.want("mapped", bytes.Equal(s.map_("k", len(data)), data), true)
 	r.want("lost", lost.Load(), false)
+}
+
+// P7: what one opening maps, and is about to, takes three quarters of the capacity: no program evicts
+// at each start what it stores at the next.
+func TestRoomToMap(t *testing.T) {
+	r := newRig(t)
+	data := random(100000)
+	s := r.open("d", mib)
+	room := func(bytes int64) func() { return hidden.RoomToMap(s.Store, bytes) }
+	give := room(3 * mib / 4)
+	r.want("full", words(give != nil, room(1) == nil), "true true")
+	give()
+	give()
+	r.want("put", s.putToMap("k", data), "ok")
+	var read []byte
+	_, unmap, err := hidden.MapBlob(background, s.Store, backend, "k", 100000, &read)
+	r.must(err)
+	r.want("more than is left", room(3*mib/4-99999) == nil, true)
+	r.want("what is left", words(room(3*mib/4-100000) != nil, room(1) == nil), "true true")
+	unmap()
+	unmap()
+	r.want("what was mapped", words(room(100000) != nil, room(1) == nil), "true true")
+	r.want("another opening", hidden.RoomToMap(r.open("d", mib).Store, 3*mib/4) != nil, true)
+	unlimited := r.open("e", mib, func(c *blobstore.Config) { c.Capacity = limit.Unlimited })
+	r.want("unlimited", words(hidden.RoomToMap(unlimited.Store, 1<<40) != nil, hidden.RoomToMap(unlimited.Store, 1<<40) != nil), "true true")
 }

@@ -60,6 +60,8 @@ type opened struct {
 	ofBases  []refusals // theirs
 	settings atomic.Pointer[settings]
 
+	mappedBytes atomic.Int64 // of data that is mapped or about to be: see roomToMap
+
 	zone   zone.Zone // Listen and the handler of the log, which Close waits for
 	base   context.Context
 	cancel context.CancelFunc

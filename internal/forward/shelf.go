@@ -102,31 +102,45 @@ func (s *shelf) miss(p place, name string, cost time.Duration) {
 
 // Keep gives what stores the weights that this model packed when it was prepared, off the path of
 // requests, and puts the mapped ones in their place in the constant cache: models take them from
-// there at their next run, and those that Watch are told. It may run on any goroutine, also after
+// there at their next run, and those that Watch are told. Weights for which the store has no room
+// beside those of other models are left out. It may run on any goroutine, also after
 // Close; it ends early with ctx, and at the first weight that the store does not take, of which
 // the store tells. It is to be called once.
 func (m *Model) Keep() func(ctx context.Context) {
 	ts := &m.tensors
 	missed := ts.shelf.missed
 	ts.shelf.missed = nil
-	held, keys := make([]*constants.Held, len(missed)), make([]constants.Key, len(missed))
-	for i, p := range missed {
-		if t := ts.held[p.name]; t != nil {
-			held[i], _ = t.lease.Hold(nil)
-			keys[i] = t.key
+	type kept struct {
+		packed
+		key  constants.Key
+		held *constants.Held
+		give func() // room in the store
+	}
+	var all []kept
+	for _, p := range missed {
+		t := ts.held[p.name]
+		if t == nil {
+			continue // it was let go
+		}
+		give := hidden.RoomToMap(p.store, t.buffer().Bytes())
+		if give == nil {
+			continue // other models have it
+		}
+		if held, _ := t.lease.Hold(nil); held != nil {
+			all = append(all, kept{p, t.key, held, give})
+		} else {
+			give()
 		}
 	}
 	k := keeper{engine: ts.engine, exec: ts.exec}
 	return func(ctx context.Context) {
 		failed := false
-		for i, h := range held {
-			if h == nil {
-				continue // it was let go
+		for _, w := range all {
+			if b, there := w.held.Use(); there && !failed && ctx.Err() == nil {
+				failed = k.keep(ctx, w.packed, w.key, b.(*gpuexec.Buffer)) != nil
 			}
-			if b, there := h.Use(); there && !failed && ctx.Err() == nil {
-				failed = k.keep(ctx, missed[i], keys[i], b.(*gpuexec.Buffer)) != nil
-			}
-			h.Drop()
+			w.held.Drop()
+			w.give()
 		}
 	}
 }

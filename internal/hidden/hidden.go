@@ -39,6 +39,10 @@ var MapBlob func(ctx context.Context, store any, backend, key string, bytes int6
 // PutToMap is Put of data for MapBlob. blobstore sets it.
 var PutToMap func(ctx context.Context, store any, backend, key string, data []byte, cost time.Duration, room *[]byte) error
 
+// RoomToMap takes room in a *blobstore.Store for data that is about to be stored by PutToMap and
+// mapped by MapBlob, until give is called; nil is none. blobstore sets it.
+var RoomToMap func(store any, bytes int64) (give func())
+
 // field names one by the type of its Config and its own.
 type field struct{ config, value reflect.Type }
 
