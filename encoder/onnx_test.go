@@ -265,25 +265,32 @@ func TestRefusedONNX(t *testing.T) {
 	}
 }
 
+// exported is the folder of a real model with its ONNX export in place of its safetensors file.
+func exported(t *testing.T) (dir string) {
+	t.Helper()
+	plain := minilm(t)
+	export, err := filepath.Abs("../.cache/onnxruntime/model.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(export); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("MiniLM as ONNX is not here; fetch it with: make fetch-onnxruntime")
+	}
+	dir = t.TempDir()
+	if err := os.CopyFS(dir, without{os.DirFS(plain)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(export, filepath.Join(dir, "model.onnx")); err != nil {
+		t.Skip(err)
+	}
+	return dir
+}
+
 // The ONNX export of a real model, which keeps its kernels transposed under other names,
 // gives the bits of its safetensors file.
 func TestReferenceFromONNX(t *testing.T) {
 	rt := openRuntime(t)
-	plain := minilm(t)
-	exported, err := filepath.Abs("../.cache/onnxruntime/model.onnx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(exported); errors.Is(err, fs.ErrNotExist) {
-		t.Skip("MiniLM as ONNX is not here; fetch it with: make fetch-onnxruntime")
-	}
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, without{os.DirFS(plain)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(exported, filepath.Join(dir, "model.onnx")); err != nil {
-		t.Skip(err)
-	}
+	plain, dir := minilm(t), exported(t)
 	var ids [][]int32
 	rows := references(t)
 	for _, r := range rows {

@@ -1,12 +1,18 @@
 package encoder_test
 
 import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/hidden"
@@ -162,5 +168,142 @@ func TestMoreModelsThanTheStoreTakes(t *testing.T) {
 				t.Errorf("%+v, start %d: %d entries were stored again, %d found", c, start, stats.Stores, stats.Hits)
 			}
 		}
+	}
+}
+
+// T3, P6, K5: packed weights out of an ONNX model are stored and mapped as those of a safetensors file are,
+// wherever it keeps its numbers. Other numbers in the file beside it are other weights, though the
+// model and the size of that file are as they were; back again, they are found.
+func TestStoredWeightsOfONNX(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no store on windows")
+	}
+	const kernels = 12 // of a wide model
+	embeddings := func(store, dir string) (all [][]float32, found int64, mapped int) {
+		t.Helper()
+		rt, err := kiln.Open(kiln.Config{StoreDir: store, Lookup: func(string) (string, bool) { return "", false }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rt.Close(bg)
+		e, err := encoder.Open(bg, rt, dir, encoder.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if store != "" {
+			found = rt.Store().Stats().Hits
+		}
+		maps, _ := os.ReadFile("/proc/self/maps") // where there is one
+		for line := range bytes.Lines(maps) {
+			if bytes.Contains(line, []byte(store)) && bytes.Contains(line, []byte("kernel.bin")) {
+				mapped++
+			}
+		}
+		if all, err = e.EncodeTokens(bg, shortTexts); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+		return all, found, mapped
+	}
+	first, second := wide(1), wide(2)
+	want, _, _ := embeddings("", put(t, first.files()))
+	other, _, _ := embeddings("", put(t, second.files()))
+	for _, form := range []string{"raw", "gemm", "kept", "away"} {
+		files, changed := first.files(), map[string][]byte{}
+		delete(files, "model.safetensors")
+		files["model.onnx"] = first.onnx("F32", form, files)
+		dir, store := put(t, files), t.TempDir()
+		expect := func(when string, want [][]float32, hits int64) {
+			t.Helper()
+			got, found, mapped := embeddings(store, dir)
+			if found != hits || runtime.GOOS == "linux" && hits > 0 && mapped != kernels {
+				t.Errorf("%s, %s: %d weights were found, want %d; %d are mapped", form, when, found, hits, mapped)
+			}
+			if !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("%s, %s: other bits", form, when)
+			}
+		}
+		expect("first", want, 0)
+		expect("again", want, kernels)
+		if form != "away" {
+			continue
+		}
+		if text := second.onnx("F32", form, changed); !bytes.Equal(text, files["model.onnx"]) {
+			t.Fatal("the models differ in more than their numbers")
+		}
+		numbers := filepath.Join(dir, "weights.data")
+		for _, text := range [][]byte{changed["weights.data"], files["weights.data"]} {
+			if err := errors.Join(os.WriteFile(numbers+".new", text, 0o600), os.Rename(numbers+".new", numbers)); err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Equal(text, files["weights.data"]) {
+				expect("as before", want, kernels)
+			} else {
+				expect("changed", other, 0)
+			}
+		}
+	}
+}
+
+// K5: the weights of a model that was exported some time ago are found by the states of its files.
+func TestStoredWeightsOfAnExport(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no store on windows")
+	}
+	dir := exported(t)
+	store := t.TempDir()
+	for _, want := range []int64{0, 36} {
+		rt, err := kiln.Open(kiln.Config{StoreDir: store, Lookup: func(string) (string, bool) { return "", false }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := encoder.Open(bg, rt, dir, encoder.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := rt.Store().Stats().Hits
+		if err := errors.Join(e.Close(bg), rt.Close(bg)); err != nil || found != want {
+			t.Errorf("%d weights were found, want %d: %v", found, want, err)
+		}
+	}
+}
+
+// R3: numbers beside an ONNX model that were written over while it is open, and are wanted again, are
+// an error, and nothing is computed with them. Those of an encoder that is opened then are right.
+func TestNumbersOfONNXAreWrittenOver(t *testing.T) {
+	first, second := wide(1), wide(2)
+	files, changed := first.files(), map[string][]byte{}
+	delete(files, "model.safetensors")
+	files["model.onnx"] = first.onnx("F32", "away", files)
+	second.onnx("F32", "away", changed)
+	dir := put(t, files)
+	rt := openRuntime(t)
+	e := open(t, rt, dir, encoder.Config{})
+	before, err := e.EncodeTokens(bg, shortTexts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(time.Hour) // whatever the clock of the file system is
+	numbers := filepath.Join(dir, "weights.data")
+	if err := errors.Join(os.WriteFile(numbers, changed["weights.data"], 0o600), os.Chtimes(numbers, later, later)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := e.EncodeTokens(bg, shortTexts); err != nil || !slices.EqualFunc(got, before, slices.Equal) {
+		t.Errorf("%v, or other bits of weights that are prepared", err)
+	}
+	if err := rt.Constants().SetCapacity(bg, constants.CPU, limit.Unlimited); err != nil { // which flushes them
+		t.Fatal(err)
+	}
+	if _, err := e.EncodeTokens(bg, shortTexts); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("%v, want that the file was changed", err)
+	}
+	want, err := open(t, rt, put(t, second.files()), encoder.Config{}).EncodeTokens(bg, shortTexts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := open(t, rt, dir, encoder.Config{}).EncodeTokens(bg, shortTexts); err != nil || !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("%v, or not the numbers that are there now", err)
 	}
 }
