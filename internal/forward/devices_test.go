@@ -68,3 +68,43 @@ func TestDevicesAgree(t *testing.T) {
 		})
 	}
 }
+
+// E7, E8: where a launch says all dimensions, a new number of tokens asks for no kernel, and a request has its bits in
+// any batch; where they are the program's, as on onednn, it asks for each.
+func TestDevicesKeepKernelsOverShapes(t *testing.T) {
+	for _, name := range ops.Names() {
+		t.Run(name, func(t *testing.T) {
+			lib := ops.Find(name)
+			if d := lib.Devices(bg)[0]; !d.Available {
+				t.Skip(d.Reason)
+			}
+			here, there := open(t, tinyList(perToken)), openOn(t, lib, tinyList(perToken))
+			want, _ := here.packed(kiln.SessionConfig{})
+			m, session := there.packed(kiln.SessionConfig{Bucket: geometric(t)})
+			names := lookups(there.run(m, there.ids(0, 5)))
+			var rows [][]int32
+			var alone []float32
+			for place, n := range []int{9, 300, 1, 17} {
+				ids := there.ids(place, n)
+				a := there.run(m, ids)
+				if kept := a.Held == names; kept != m.Packed() {
+					t.Errorf("%d tokens: %d of %d kernels were kept", n, a.Held, names)
+				}
+				var reference []float64
+				for _, v := range here.run(want, ids).Output {
+					reference = append(reference, float64(v))
+				}
+				if d, err := forward.Compare(a.Output, reference); err != nil || !(d.Relative < 1e-4) {
+					t.Errorf("%d tokens: %+v, %v", n, d, err)
+				}
+				rows, alone = append(rows, ids), append(alone, a.Output...)
+			}
+			if !m.Packed() {
+				return
+			}
+			if got := there.run(m, rows...).Output; !slices.Equal(got, alone) || session.Cache().Groups() != 1 {
+				t.Errorf("other bits in a batch, or %d groups, want 1", session.Cache().Groups())
+			}
+		})
+	}
+}

@@ -29,7 +29,7 @@
 // Weights, and closes them after the models that use them. A Model belongs to one
 // session. It keeps the plan of the shape that ran last, with held references to
 // the artefacts of that shape (of any, where a packed batch has the same programs whatever its
-// number of tokens, as on cpu), the prepared weights, and one arena of device
+// number of tokens, as on all devices but onednn), the prepared weights, and one arena of device
 // memory for activations. Models share prepared weights through the constant
 // cache, unless that bypasses them.
 //
