@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -211,6 +212,54 @@ func TestBorrowedKernelsAreGivenBack(t *testing.T) {
 	}
 	if n := cache.LeasedBytes(); n != 0 {
 		t.Errorf("%d bytes of kernels are in use while nothing runs", n)
+	}
+}
+
+// asked calls back when it is asked for a source.
+type asked struct {
+	ops.Library
+	then func(op ops.Op)
+}
+
+func (a *asked) Source(op ops.Op) (gpuexec.Source, error) {
+	a.then(op)
+	return a.Library.Source(op)
+}
+
+// E7, C5: kernels of another shape serve a run to its end, though their group and their artefacts go before the launch.
+func TestBorrowedKernelsServeTheRun(t *testing.T) {
+	lib, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &asked{hidden.ManyRows(lib).(ops.Library), func(ops.Op) {}}
+	b := openOn(t, l, tinyList(perToken))
+	b.config.Record = true // asks for sources that are not needed
+	m, session := b.packed(kiln.SessionConfig{})
+	room := func(limit kiln.Limit) {
+		if err := errors.Join(session.SetGroups(bg, limit), b.runtime.Artefacts().SetCapacity(limit, kiln.Unlimited)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := b.run(m, b.ids(0, 17)).Output
+	for n := 5; n < 10; n++ {
+		if err := session.ResetAll(bg); err != nil {
+			t.Fatal(err)
+		}
+		b.run(m, b.ids(0, n)) // its group has the kernels
+		gone := false
+		l.then = func(op ops.Op) {
+			if op.Kind == ops.GELU && !gone { // some are borrowed by now
+				gone = true
+				room(kiln.LimitOf(0))
+				room(kiln.Unlimited)
+			}
+		}
+		a := b.run(m, b.ids(0, 17))
+		l.then = func(ops.Op) {}
+		if !gone || a.Held == 0 || !slices.Equal(a.Output, want) {
+			t.Errorf("other bits, or nothing was borrowed or has gone: %d, %v", a.Held, gone)
+		}
 	}
 }
 
