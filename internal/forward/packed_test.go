@@ -125,6 +125,9 @@ func TestNewShapeAsksForNothing(t *testing.T) {
 		if a := run(slices.Repeat([][]int32{b.ids(0, 512)}, 129)...); a.Held != 0 || lookups(a) != names {
 			t.Errorf("66048 tokens: %+v", a)
 		}
+		if a := run(b.ids(0, 17)); a.Held != 0 || a.Compiles != 0 || lookups(a) != names { // theirs may be others
+			t.Errorf("behind 66048 tokens: %+v", a)
+		}
 	}
 }
 
