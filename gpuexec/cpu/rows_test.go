@@ -12,6 +12,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
@@ -249,5 +250,49 @@ func TestSourcesOfAnyRows(t *testing.T) {
 	}
 	if _, err := many.Source(ops.New(ops.GELU, 0, 1)); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("%v", err)
+	}
+}
+
+// looked is a context that counts how often a launch looks at it.
+type looked struct {
+	context.Context
+	times int
+}
+
+func (l *looked) Err() error {
+	l.times++
+	return nil
+}
+
+// E4: a launch of many rows is cut into calls by their number, also where the program is of one row.
+func TestManyRowsAreCut(t *testing.T) {
+	b, _ := New("auto")
+	op := ops.New(ops.Tanh, 4000, 384)
+	q, p, args := launchedOp(t, b, op, nil)
+	defer closeAll(q, p)
+	spec, _ := kernels.Of(op)
+	one, _ := kernels.Of(ops.New(ops.Tanh, 1, 384))
+	of, err := q.d.engine.Compile(t.Context(), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := &program{kernel: of, anyRows: true}
+	defer many.Release()
+	for _, launched := range []*program{p.(*program), many} {
+		numbers := []gpuexec.DeviceArg{{Value: 4000}}
+		if launched != many {
+			numbers = nil
+		}
+		all, _, err := q.bind(launched, append(args[:len(args):len(args)], numbers...), 4000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := &looked{Context: t.Context()}
+		if err := all.run(ctx, 0, 4000, nil); err != nil {
+			t.Fatal(err)
+		}
+		if calls := int(spec.BlocksPerCall()); calls == 4000 || ctx.times != (4000+calls-1)/calls {
+			t.Errorf("%d calls, %d rows in each", ctx.times, calls)
+		}
 	}
 }
