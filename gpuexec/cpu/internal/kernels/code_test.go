@@ -2,9 +2,11 @@ package kernels
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
@@ -66,6 +68,36 @@ func TestProgramsShareInstances(t *testing.T) {
 			t.Error(err)
 		}
 		i.Close()
+	}
+}
+
+// E3: a program for other rows ends with the one that it was made of, and its instances run no more.
+func TestProgramOfRowsEnds(t *testing.T) {
+	e, err := Open(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	p, err := e.Compile(t.Context(), Spec{ops.New(ops.Tanh, 1, 20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := p.OfRows(900, 0)
+	i, err := many.NewInstance()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Call([]uint32{0, 1 << 20}, 0, 900); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Call([]uint32{0, 1 << 20}, 0, 900); !errors.Is(err, fault.ErrClosed) {
+		t.Errorf("a call: %v, want ErrClosed", err)
+	}
+	if _, err := many.NewInstance(); !errors.Is(err, fault.ErrClosed) {
+		t.Errorf("an instance: %v, want ErrClosed", err)
 	}
 }
 
