@@ -7,7 +7,7 @@ import (
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // perShape is the processor with a program for each shape, as oneDNN has: a Backend itself, which
@@ -68,7 +68,7 @@ func TestNextBatchIsAnnounced(t *testing.T) {
 
 // S2: the shape that is announced is that of a worker's share of what waits, not of all of it.
 func TestShareIsAnnounced(t *testing.T) {
-	e := openTiny(t, Config{Workers: 2}, kiln.Config{})
+	e := openTiny(t, Config{Workers: 2, Device: "pershape"}, kiln.Config{})
 	texts := make([][]int32, 20)
 	for i := range texts {
 		texts[i] = make([]int32, 20)
@@ -80,7 +80,7 @@ func TestShareIsAnnounced(t *testing.T) {
 	first := e.take() // of 200 tokens; 200 wait
 	announced := e.mu.announced
 	e.mu.Unlock()
-	if want, err := forward.PackedShape(100); err != nil || announced != want {
+	if want, err := shapegroups.Of([]int64{100}); err != nil || announced != want {
 		t.Errorf("%v is announced, want %v, %v", announced, want, err)
 	}
 	e.work(m, first)

@@ -261,7 +261,7 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	go func() { read <- e.readTokenizer(ctx) }()
 	err = unprepared(c.Weights, prepare(ctx, e.mu.idle))
 	err = cmp.Or(<-read, err)
-	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed()}
+	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed(), shape: e.mu.idle[0].PackedShape}
 	if err != nil { // what was prepared goes
 		for _, m := range e.mu.idle {
 			m.Close()

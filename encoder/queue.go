@@ -67,7 +67,8 @@ type queue struct {
 	first   *call                    // did not fit into the last batch
 	tokens  int                      // that wait
 	workers int
-	packs   bool // else a batch is one text
+	packs   bool                                        // else a batch is one text
+	shape   func(tokens int) (shapegroups.Shape, error) // of a batch
 }
 
 func (q *queue) push(c *call) {

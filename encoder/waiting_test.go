@@ -178,7 +178,7 @@ func TestTextsOfACallOnAllWorkers(t *testing.T) {
 	var mu sync.Mutex
 	var shapes []kiln.Shape
 	both := make(chan struct{})
-	e := openTiny(t, Config{Workers: 2}, kiln.Config{Listen: func(told kiln.Event) {
+	e := openTiny(t, Config{Workers: 2, Device: "pershape"}, kiln.Config{Listen: func(told kiln.Event) {
 		if told.Session == "" {
 			return
 		}

@@ -160,7 +160,7 @@ func (e *Encoder) upcoming() shapegroups.Shape {
 	if !q.packs || q.tokens == 0 {
 		return shapegroups.Shape{}
 	}
-	shape, _ := forward.PackedShape(min(q.tokens, q.share())) // above 0
+	shape, _ := q.shape(min(q.tokens, q.share())) // above 0
 	return shape
 }
 

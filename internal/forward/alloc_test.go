@@ -32,7 +32,7 @@ func TestRunAllocatesLittle(t *testing.T) {
 		outputs uint64
 		objects uint64
 	}{
-		"of the shape before":   {func() { b.run(m, short) }, output, 115},
+		"of the shape before":   {func() { b.run(m, short) }, output, 90},
 		"of two shapes in turn": {func() { b.run(m, long); b.run(m, short) }, 2 * output, 450},
 	} {
 		if bytes, objects := least(c.run); bytes > c.outputs*5/4 || objects > c.objects {

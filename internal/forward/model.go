@@ -43,7 +43,6 @@ type Model struct {
 	record  map[string]*Use          // what was asked for, by key; nil = not recorded
 	tensors tensors
 	last    *plan
-	leases  []*kiln.Lease[*gpuexec.Kernel] // of the run under way: see borrow
 	arena   *gpuexec.Buffer
 	align   int64 // of the arena's parts, as the device wants it
 
@@ -118,7 +117,7 @@ func (m *Model) RunTyped(ctx context.Context, ids, types [][]int32) (*Answer, er
 	}
 	asked, err := Shape(len(ids), longest)
 	if m.list.Ragged {
-		asked, err = PackedShape(total)
+		asked, err = m.PackedShape(total)
 	}
 	if err != nil {
 		return nil, err
@@ -147,7 +146,6 @@ func (m *Model) run(ctx context.Context, asked shapegroups.Shape, total int, ids
 		p.split(m.lib, total, len(ids))
 	}
 	a := &Answer{}
-	defer m.giveBack()
 	if err := m.prepare(ctx, h, p, a); err != nil {
 		return nil, err
 	}
@@ -257,7 +255,7 @@ func (m *Model) planFor(dims []int64, total int) (*plan, error) {
 	batch, tokens, shapeless := 1, int(dims[len(dims)-1]), false
 	if !m.list.Ragged {
 		batch, tokens = int(dims[0]), min(tokens, m.list.MaxTokens)
-	} else if tokens <= m.shapeless {
+	} else if total <= m.shapeless {
 		tokens, shapeless = total, true
 	}
 	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens && p.shapeless == shapeless {
@@ -293,7 +291,7 @@ func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) 
 	p.launches, p.arguments = p.launches[:0], p.arguments[:0]
 	for i := range p.steps {
 		s := &p.steps[i]
-		kernel, err := m.artefact(ctx, h, p, s, a)
+		kernel, err := m.artefact(ctx, h, s, a)
 		if err != nil {
 			return err
 		}
@@ -327,36 +325,9 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 	return nil
 }
 
-// borrow keeps a kernel of another shape's group until the run ends. It reports false where
-// that has gone, and the step has to look for its kernel.
-func (m *Model) borrow(p *plan, s *step) bool {
-	if first := &p.steps[s.alike]; first != s && first.name == s.name && first.held == s.held {
-		return first.carried
-	}
-	if s.held.Resident() {
-		if lease, ok := s.held.Acquire(); ok {
-			m.leases = append(m.leases, lease)
-			return true
-		}
-	}
-	return false
-}
-
-// giveBack ends what the run has borrowed.
-func (m *Model) giveBack() {
-	for i, lease := range m.leases {
-		lease.End()
-		m.leases[i] = nil
-	}
-	m.leases = m.leases[:0]
-}
-
 // artefact finds the kernel of a step at the nearest level that has it.
-func (m *Model) artefact(ctx context.Context, h *kiln.Group, p *plan, s *step, a *Answer) (*gpuexec.Kernel, error) {
-	if s.carried && !m.borrow(p, s) {
-		s.kernel = kernel{}
-	}
-	if s.carried || s.held.Resident() {
+func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
+	if s.held.Resident() {
 		a.Held++
 		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil

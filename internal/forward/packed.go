@@ -67,8 +67,12 @@ func firsts(list *oplist.Model) (all []int) {
 // and its shape is their number of tokens.
 func (m *Model) Packed() bool { return m.list.Ragged }
 
-// PackedShape is Shape for a model that packs.
-func PackedShape(tokens int) (shapegroups.Shape, error) {
+// PackedShape is Shape for a model that packs: the number of tokens, or one token for all that
+// have the same programs, so that there is one group of them. Safe for concurrent use.
+func (m *Model) PackedShape(tokens int) (shapegroups.Shape, error) {
+	if tokens <= m.shapeless {
+		tokens = 1
+	}
 	return shapegroups.Of([]int64{int64(tokens)})
 }
 

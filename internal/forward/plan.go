@@ -31,15 +31,9 @@ type step struct {
 	grid   gpuexec.Size
 	values []gpuexec.Arg // that follow the tensors
 	name   kiln.NameID
-	kernel
+	held   kiln.Ref[*gpuexec.Kernel] // the kernel found last
+	cost   time.Duration             // that compiling it took
 	output part
-}
-
-// kernel is the one that a step found last.
-type kernel struct {
-	held    kiln.Ref[*gpuexec.Kernel]
-	cost    time.Duration // that compiling it took
-	carried bool          // from another shape, whose group may let it go
 }
 
 // identity is the primitive's, made when it is asked for: most shapes find their kernels
@@ -76,10 +70,10 @@ func newPlan(m *Model, batch, tokens int, shapeless bool, before plan) (*plan, e
 	}
 	for i, b := range bound {
 		s := &p.steps[i]
-		found := s.kernel
+		held, cost := s.held, s.cost
 		*s = step{bound: b, name: m.names[i], alike: m.alike[i]}
 		if shapeless && before.shapeless {
-			s.kernel = kernel{found.held, found.cost, true}
+			s.held, s.cost = held, cost
 		}
 		if first := &p.steps[s.alike]; first != s {
 			s.op, s.grid, s.values = first.op, first.grid, first.values
