@@ -8,6 +8,13 @@ import (
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
 )
 
+// lower is the device operation of a bound one, with the weights of products as the model has them.
+func (m *Model) lower(b oplist.BoundOp) (ops.Op, error) {
+	op, err := lower(b)
+	op.BFloat16 = m.bfloat16 && op.Kind == ops.MatMul
+	return op, err
+}
+
 // lower is the device operation of a bound one.
 func lower(b oplist.BoundOp) (ops.Op, error) {
 	width := int64(b.Dst[len(b.Dst)-1])

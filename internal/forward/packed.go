@@ -109,11 +109,10 @@ func (m *Model) programs(tokens int) (keys []string, ok bool) {
 		if m.alike[i] != i {
 			continue
 		}
-		op, err := lower(b)
+		op, err := m.lower(b)
 		if err != nil {
 			return nil, false
 		}
-		op.BFloat16 = m.bfloat16 && op.Kind == ops.MatMul
 		source, err := m.lib.Source(op)
 		if err != nil {
 			return nil, false

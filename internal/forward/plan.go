@@ -78,10 +78,9 @@ func newPlan(m *Model, batch, tokens int, shapeless bool, before plan) (*plan, e
 		if first := &p.steps[s.alike]; first != s {
 			s.op, s.grid, s.values = first.op, first.grid, first.values
 		} else {
-			if s.op, err = lower(b); err != nil {
+			if s.op, err = m.lower(b); err != nil {
 				return nil, err
 			}
-			s.op.BFloat16 = m.bfloat16 && s.op.Kind == ops.MatMul
 			s.grid, s.values = m.lib.Launch(s.op)
 		}
 		s.output = a.take(4 * int64(b.Elements()))
